@@ -1,16 +1,17 @@
 """What a kernel is: the facts of a call, the interface that it serves, and the implementation class.
 
-An *interface* is a place in an op's computation where a kernel is called. It fixes the call-spec type, a frozen dataclass of
-plain values that states everything an implementation may look at, and the tensor order of the launch. A *kernel* is a class
-that implements one interface for some devices and some calls. Choosing, compiling and launching are separate steps:
+An *interface* is a place in an op's computation where a kernel is called. It fixes the call-spec type, a
+frozen dataclass of plain values that states everything an implementation may look at, and the tensor order of
+the launch. A *kernel* is a class that implements one interface for some devices and some calls. Choosing,
+compiling and launching are separate steps:
 
     Kernel.refusal(call)            may this class serve the call? a reason if not
     Kernel.programs(call, config)   what has to be compiled; the build identity is (class, programs)
     Kernel(config, entries)         the compiled kernel; one instance serves every call of that identity
     kernel.bind(call)               launch(*tensors) with the sizes and strides of the call closed over
 
-Nothing here touches a tensor or imports torch, so that a call can be hashed, sent to a worker process and compiled ahead for a
-device that this machine lacks.
+Nothing here touches a tensor or imports torch, so that a call can be hashed, sent to a worker process and
+compiled ahead for a device that this machine lacks.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class DeviceFacts:
     Attributes:
         type: "cpu" or "cuda".
         index: number of the device; 0 on the CPU.
-        arch: compute capability such as "sm_90"; None on the CPU (the CPU is a property of the process: `jit.cpu_target()`).
+        arch: compute capability such as "sm_90"; None on the CPU (the CPU is a property of the process:
+            `jit.cpu_target()`).
         sm_count: streaming multiprocessors; 0 on the CPU.
         smem_per_block: bytes of shared memory that one block may ask for; 0 on the CPU.
     """
@@ -84,8 +86,9 @@ class TensorSpec:
         dtype: name of the dtype, for example "bfloat16".
         shape: sizes.
         strides: steps in elements; 0 along an expanded axis.
-        alignment: bytes that the address is known to be a multiple of. On CUDA 16, 8, 4, ... down to the element; on the CPU
-            always the element size, because CPU kernels load unaligned at full speed and must not rely on more.
+        alignment: bytes that the address is known to be a multiple of. On CUDA 16, 8, 4, ... down to the
+            element; on the CPU always the element size, because CPU kernels load unaligned at full speed and
+            must not rely on more.
     """
 
     device: str
@@ -120,10 +123,13 @@ class TensorSpec:
 
     @property
     def is_contiguous(self) -> bool:
-        """True where strides equal those of a contiguous tensor on every axis that has more than one element."""
+        """True where strides equal those of a contiguous tensor on every axis that has more than one
+        element.
+        """
         dense = contiguous_strides(self.shape)
         return self.numel == 0 or all(
-            size == 1 or stride == want for size, stride, want in zip(self.shape, self.strides, dense, strict=True)
+            size == 1 or stride == want
+            for size, stride, want in zip(self.shape, self.strides, dense, strict=True)
         )
 
     def __str__(self) -> str:
@@ -135,7 +141,8 @@ class TensorSpec:
 class CallSpec:
     """Base of the frozen facts of one call. Subclasses add `TensorSpec` fields and parameters, all hashable.
 
-    Two calls on two devices of one kind are the same call for the choice of a kernel where architecture and sizes agree.
+    Two calls on two devices of one kind are the same call for the choice of a kernel where architecture and
+    sizes agree.
     """
 
     device: DeviceFacts = field(default_factory=DeviceFacts)
@@ -147,7 +154,9 @@ class CallSpec:
 
     def describe(self) -> str:
         """One line for error messages: every tensor and parameter."""
-        shown = (f"{item.name}={_show(getattr(self, item.name))}" for item in fields(self) if item.name != "device")
+        shown = (
+            f"{item.name}={_show(getattr(self, item.name))}" for item in fields(self) if item.name != "device"
+        )
         where = self.device.type if self.device.arch is None else f"{self.device.type} ({self.device.arch})"
         return f"{', '.join(shown)}, device={where}"
 
@@ -157,12 +166,13 @@ def _show(value: object) -> str:
 
 
 class KernelInterface:
-    """A place where an op calls a kernel. Subclasses are named ``{Name}{Fwd|Bwd}Interface`` and only state facts.
+    """A place where an op calls a kernel. Subclasses are named ``{Name}{Fwd|Bwd}Interface`` and only state
+    facts.
 
     Attributes:
         call_spec: the `CallSpec` subclass.
-        tensors: field names of `call_spec` in the order in which `launch` receives the tensors, outputs last. An optional tensor
-            that the call lacks is passed as None.
+        tensors: field names of `call_spec` in the order in which `launch` receives the tensors, outputs last.
+            An optional tensor that the call lacks is passed as None.
     """
 
     call_spec: ClassVar[type[CallSpec]]
@@ -175,16 +185,20 @@ class KernelInterface:
         known = {item.name for item in fields(cls.call_spec)}
         unknown = [name for name in cls.tensors if name not in known]
         if unknown:
-            raise TypeError(f"{cls.__name__}.tensors names {unknown}, which are no fields of {cls.call_spec.__name__}")
+            raise TypeError(
+                f"{cls.__name__}.tensors names {unknown}, which are no fields of {cls.call_spec.__name__}"
+            )
 
 
 class Kernel:
-    """Base of in-tree implementations. A subclass also inherits its interface: ``class K(Kernel, RMSNormFwdInterface)``.
+    """Base of in-tree implementations. A subclass also inherits its interface: ``class K(Kernel,
+    RMSNormFwdInterface)``.
 
     Attributes:
         devices: kinds of device that the class runs on.
         supported_archs: CUDA architectures ("sm_80", ...), or None for every one.
-        general: the fallback of its interface: chosen only when no other implementation accepts the call. One at most.
+        general: the fallback of its interface: chosen only when no other implementation accepts the call. One
+            at most.
         preferred_over: implementations of the same interface that this one beats where both accept a call.
         tile_space: the tuner's search space, or None for a kernel without tile parameters.
     """
@@ -197,7 +211,9 @@ class Kernel:
 
     @classmethod
     def refusal(cls, call: Any) -> str | None:
-        """Why this class does not serve `call`, or None if it does. Overrides end in ``return super().refusal(call)``."""
+        """Why this class does not serve `call`, or None if it does. Overrides end in ``return
+        super().refusal(call)``.
+        """
         return None
 
     @classmethod
@@ -209,10 +225,12 @@ class Kernel:
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:
         """What has to be compiled for `call`, by a name that `entries` then carries.
 
-        Only compile classes may enter (dtypes, flags, extents from small closed sets, layout classes): a kernel compiles at most
-        eight variants per dtype and config, however many shapes it meets.
+        Only compile classes may enter (dtypes, flags, extents from small closed sets, layout classes): a
+        kernel compiles at most eight variants per dtype and config, however many shapes it meets.
         """
-        raise NotImplementedError(f"{cls.__name__} does not say what it compiles: define programs(call, config)")
+        raise NotImplementedError(
+            f"{cls.__name__} does not say what it compiles: define programs(call, config)"
+        )
 
     @classmethod
     def identity(cls, call: Any, config: Config) -> Hashable:
@@ -226,8 +244,9 @@ class Kernel:
     def bind(self, call: Any) -> Launch:
         """Returns ``launch(*tensors)``, tensors in the order of the interface, None where absent.
 
-        Called once per call signature; what it returns runs at every call, so sizes, strides and thread limits are closed over
-        and only addresses are read: ``entry.launch(team(limit), n, x.data_ptr(), out.data_ptr(), ...)``. It must be safe to run in several
+        Called once per call signature; what it returns runs at every call, so sizes, strides and thread
+        limits are closed over and only addresses are read: ``entry.launch(team(limit), n, x.data_ptr(),
+            out.data_ptr(), ...)``. It must be safe to run in several
         threads at once.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be launched: define bind(call)")
@@ -242,8 +261,12 @@ def interface_of(kernel: type[Kernel]) -> type[KernelInterface]:
     Raises:
         TypeError: it implements none, or several.
     """
-    found = [base for base in kernel.__mro__ if "call_spec" in base.__dict__ and issubclass(base, KernelInterface)]
+    found = [
+        base for base in kernel.__mro__ if "call_spec" in base.__dict__ and issubclass(base, KernelInterface)
+    ]
     if len(found) != 1:
         names = ", ".join(base.__name__ for base in found) or "none"
-        raise TypeError(f"{kernel.__name__} must implement exactly one kernel interface, it implements {names}")
+        raise TypeError(
+            f"{kernel.__name__} must implement exactly one kernel interface, it implements {names}"
+        )
     return found[0]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 
 def broadcast_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor seen through `target`, a shape that it broadcasts to: 0 along every stretched or added axis."""
+    """Strides of a tensor seen through `target`, a shape that it broadcasts to: 0 along every stretched or
+    added axis.
+    """
     missing = len(target) - len(shape)
     padded = [0] * missing
     for size, stride, want in zip(shape, strides, target[missing:], strict=True):
@@ -14,7 +16,9 @@ def broadcast_strides(shape: Sequence[int], strides: Sequence[int], target: Sequ
     return tuple(padded)
 
 
-def coalesce(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def coalesce(
+    shape: Sequence[int], *strides: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Merges neighbouring axes that every operand walks with one step, and drops axes of size one.
 
     Args:
@@ -22,8 +26,8 @@ def coalesce(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
         strides: for each operand its strides over `shape`, in elements.
 
     Returns:
-        The smallest equivalent shape (at least one axis; ``(1,)`` for a single element) and each operand's strides over it, so
-        that a contiguous call always comes out with one axis.
+        The smallest equivalent shape (at least one axis; ``(1,)`` for a single element) and each operand's
+        strides over it, so that a contiguous call always comes out with one axis.
     """
     sizes: list[int] = []
     steps: list[list[int]] = []  # one list of per-operand steps for each kept axis

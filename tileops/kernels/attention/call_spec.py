@@ -10,18 +10,20 @@ from tileops.kernels.base import CallSpec, KernelInterface, TensorSpec
 
 @dataclass(frozen=True)
 class GQADenseCall(CallSpec):
-    """``o = softmax(sm_scale * q k^T + mask) v`` per head, with H / H_kv query heads sharing one key/value head.
+    """``o = softmax(sm_scale * q k^T + mask) v`` per head, with H / H_kv query heads sharing one key/value
+    head.
 
     Query i of S_q sees key j of S_kv where all of these hold (bottom-right aligned, ``shift = S_kv - S_q``):
-    ``j <= i + shift`` if `is_causal`; ``j >= i + shift - window_left`` if ``window_left >= 0``; ``j <= i + shift + window_right`` if
-    ``window_right >= 0``. A query that sees no key yields zeros.
+    ``j <= i + shift`` if `is_causal`; ``j >= i + shift - window_left`` if ``window_left >= 0``; ``j <= i +
+    shift + window_right`` if ``window_right >= 0``. A query that sees no key yields zeros.
 
     Attributes:
         q: ``[B, S_q, H, D]``, any strides.
         k: ``[B, S_kv, H_kv, D]``, any strides.
         v: ``[B, S_kv, H_kv, D]``, any strides.
         q_scale: ``[B, H_kv]`` float32 with float8 inputs, else None; likewise `k_scale` and `v_scale`.
-        rope_cos: ``[S_kv + pad, rotary_dim // 2]`` with `pos_encoding_mode` "rope", else None; likewise `rope_sin`.
+        rope_cos: ``[S_kv + pad, rotary_dim // 2]`` with `pos_encoding_mode` "rope", else None; likewise
+            `rope_sin`.
         o: ``[B, S_q, H, D]``, contiguous.
         is_causal: mask keys after the query.
         window_left: keys visible before the diagonal; -1 for all.
@@ -58,7 +60,9 @@ class GQADenseCall(CallSpec):
 
 
 class GQADenseFwdInterface(KernelInterface):
-    """``launch(q, k, v, q_scale, k_scale, v_scale, rope_cos, rope_sin, o)``; None where the call lacks a tensor."""
+    """``launch(q, k, v, q_scale, k_scale, v_scale, rope_cos, rope_sin, o)``; None where the call lacks a
+    tensor.
+    """
 
     call_spec = GQADenseCall
     tensors = ("q", "k", "v", "q_scale", "k_scale", "v_scale", "rope_cos", "rope_sin", "o")

@@ -9,17 +9,18 @@ from tileops.kernels.base import CallSpec, KernelInterface, TensorSpec
 
 @dataclass(frozen=True)
 class GemmCall(CallSpec):
-    """``d = op(a) @ op(b)`` where ``op`` transposes the operands whose flag is set. M, N or K may be 0 only for d without elements
-    (then nothing runs) or K == 0 (d is all zero).
+    """``d = op(a) @ op(b)`` where ``op`` transposes the operands whose flag is set. M, N or K may be 0 only
+    for d without elements (then nothing runs) or K == 0 (d is all zero).
 
     Attributes:
         a: ``[M, K]``, or ``[K, M]`` with `trans_a`; any strides.
-        b: ``[K, N]``, or ``[N, K]`` with `trans_b`; any strides. Where `packed` is set this still describes the caller's tensor,
-            but the launch receives the pack's buffer in its place.
+        b: ``[K, N]``, or ``[N, K]`` with `trans_b`; any strides. Where `packed` is set this still describes
+            the caller's tensor, but the launch receives the pack's buffer in its place.
         d: ``[M, N]``, contiguous, dtype of `a`.
         trans_a: `a` is stored transposed.
         trans_b: `b` is stored transposed (the layout of ``nn.Linear.weight``).
-        packed: name of the layout in which `b` was packed by `tileops.gemm.pack`, or None for the caller's own tensor.
+        packed: name of the layout in which `b` was packed by `tileops.gemm.pack`, or None for the caller's
+            own tensor.
     """
 
     a: TensorSpec

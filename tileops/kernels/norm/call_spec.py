@@ -15,7 +15,8 @@ class RMSNormCall(CallSpec):
         x: ``[*B, *normalized_shape]``, any strides.
         weight: ``[*normalized_shape]`` of the dtype of `x`, any strides, or None for a weight of ones.
         output: shape and dtype of `x`, contiguous.
-        normalized_ndim: how many trailing axes are reduced (at least one; their product is the row length N >= 1).
+        normalized_ndim: how many trailing axes are reduced (at least one; their product is the row length N
+            >= 1).
         eps: added to the mean square; already resolved (never None).
     """
 

@@ -14,8 +14,8 @@ RopeLayout = Literal["neox", "interleaved"]
 class RoPECall(CallSpec):
     """Rotates every head vector of length D by its position in the sequence, counted from 0.
 
-    Pair i (of D / 2) turns by ``position * base ** (-2 i / D)``; it is elements (i, i + D/2) in the neox layout and (2i, 2i + 1) in the
-    interleaved one.
+    Pair i (of D / 2) turns by ``position * base ** (-2 i / D)``; it is elements (i, i + D/2) in the neox
+    layout and (2i, 2i + 1) in the interleaved one.
 
     Attributes:
         x: ``[S, D]`` with `input_layout` "1d", ``[B, S, H, D]`` with "2d"; any strides.
@@ -41,14 +41,17 @@ class RoPEFwdInterface(KernelInterface):
 
 @dataclass(frozen=True)
 class RoPEPositionIdsCall(CallSpec):
-    """Rotates the first `rotary_dim` elements of every head vector by an explicit position (neox pairs); the rest is copied.
+    """Rotates the first `rotary_dim` elements of every head vector by an explicit position (neox pairs); the
+    rest is copied.
 
     Attributes:
         x: ``[N, H, D]``, any strides.
-        position_ids: ``[N]``, int32 or int64, any stride; values in ``[0, max_position)`` are the caller's obligation.
+        position_ids: ``[N]``, int32 or int64, any stride; values in ``[0, max_position)`` are the caller's
+            obligation.
         output: shape and dtype of `x`, contiguous.
         rotary_dim: even, at most D; already resolved (never None).
-        base: base of the geometric frequency sequence; pair i turns by ``position * base ** (-2 i / rotary_dim)``.
+        base: base of the geometric frequency sequence; pair i turns by ``position * base ** (-2 i /
+            rotary_dim)``.
         max_position: bound on the positions.
     """
 
