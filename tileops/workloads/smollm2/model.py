@@ -1,0 +1,79 @@
+"""The decoder on TileOPs operators.
+
+Only the embedding lookup, the copy into the KV cache and views are PyTorch's; everything computed is an operator's.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tileops.attention import GQADenseFwdOp
+from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
+from tileops.gemm import GemmFwdOp, pack
+from tileops.norm import RMSNormFwdOp
+from tileops.rope import RoPENeoxPositionIdsFwdOp
+from tileops.workloads.smollm2.weights import ModelWeights
+
+
+class TileOpsDecoder:
+    """Llama-style decoder with a preallocated KV cache, batch 1.
+
+    Args:
+        weights: the model.
+        max_len: capacity of the cache in tokens.
+        packed: pack the matrices once; the packs live as long as the decoder.
+    """
+
+    def __init__(self, weights: ModelWeights, max_len: int, packed: bool = True) -> None:
+        config, dtype = weights.config, weights.dtype
+        self.weights, self.config, self.max_len = weights, config, max_len
+        self.norm = RMSNormFwdOp((config.hidden_size,), eps=config.norm_eps)
+        self.gemm = GemmFwdOp()
+        self.rope = RoPENeoxPositionIdsFwdOp(base=config.rope_base, max_position=max_len)
+        self.attention = GQADenseFwdOp(is_causal=True)
+        self.silu_and_mul = SiluAndMulFwdOp()
+        self.add = AddFwdOp()
+        matrices = [w for layer in weights.layers for w in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        self.packs = [pack(matrix) for matrix in (*matrices, weights.embedding)] if packed else []
+        shape = (config.num_layers, 1, max_len, config.num_kv_heads, config.head_dim)
+        self.keys = list(torch.zeros(shape, dtype=dtype))
+        self.values = list(torch.zeros(shape, dtype=dtype))
+        self.positions = torch.arange(max_len)
+        self.position = 0
+
+    def reset(self) -> None:
+        """Forgets the context."""
+        self.position = 0
+
+    def forward(self, ids: torch.Tensor, all_logits: bool = False) -> torch.Tensor:
+        """Appends tokens to the context.
+
+        Args:
+            ids: token ids, int64 ``[T]``.
+            all_logits: return the logits of every position instead of the last.
+
+        Returns:
+            Logits ``[1, vocab]``, or ``[T, vocab]``, in the weights' dtype.
+        """
+        config, weights = self.config, self.weights
+        norm, gemm, add, rope = self.norm, self.gemm, self.add, self.rope
+        T, start = ids.numel(), self.position
+        stop = start + T
+        H, D, rotated = config.num_heads, config.head_dim, config.q_size + config.kv_size
+        positions = self.positions[start:stop]
+        x = F.embedding(ids, weights.embedding)
+        for layer, keys, values in zip(weights.layers, self.keys, self.values, strict=True):
+            qkv = gemm(norm(x, layer.attn_norm), layer.qkv)
+            heads = qkv.view(T, -1, D)
+            qk = rope(heads[:, : rotated // D], positions)
+            keys[0, start:stop] = qk[:, H:]
+            values[0, start:stop] = heads[:, rotated // D :]
+            o = self.attention(qk[None, :, :H], keys[:, :stop], values[:, :stop])
+            x = add(x, gemm(o.view(T, -1), layer.output))
+            gate_up = gemm(norm(x, layer.ffn_norm), layer.gate_up)
+            x = add(x, gemm(self.silu_and_mul(gate_up), layer.down))
+        self.position = stop
+        if not all_logits:
+            x = x[-1:]
+        return gemm(norm(x, weights.final_norm), weights.embedding)
