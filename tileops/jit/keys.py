@@ -134,11 +134,11 @@ def _source_files(package: str) -> Iterator[tuple[str, Path]]:
             # A module outside any package may import the modules beside it, so these count as well.
             for path in sorted(Path(spec.origin).parent.glob("*.py")):
                 yield f"{package}/{path.name}", path
-    for place in sorted(_extra_sources.get(package, ())):
-        if place.is_dir():
-            yield from _python_files(f"extra/{place.name}", place)
+    for extra in sorted(_extra_sources.get(package, ())):
+        if extra.is_dir():
+            yield from _python_files(f"extra/{extra.name}", extra)
         else:
-            yield f"extra/{place.name}", place
+            yield f"extra/{extra.name}", extra
 
 
 def _python_files(label: str, root: Path) -> Iterator[tuple[str, Path]]:
