@@ -51,12 +51,20 @@ class Settings:
     """One field per environment variable; `describe()` lists them with their meaning."""
 
     cache_dir: str | None = _var(
-        "TILEOPS_CACHE_DIR", _text, None, "Directory of compiled kernels and tuning records (default: the user's cache directory)."
+        "TILEOPS_CACHE_DIR",
+        _text,
+        None,
+        "Directory of compiled kernels and tuning records (default: the user's cache directory).",
     )
     cache_path: tuple[str, ...] = _var(
-        "TILEOPS_CACHE_PATH", _paths, (), "Read-only bundle files, or directories of them, searched before the cache directory."
+        "TILEOPS_CACHE_PATH",
+        _paths,
+        (),
+        "Read-only bundle files, or directories of them, searched before the cache directory.",
     )
-    cache_size: int = _var("TILEOPS_CACHE_SIZE", parse_size, 2 << 30, "Size limit of the kernel cache, for example 2GiB.")
+    cache_size: int = _var(
+        "TILEOPS_CACHE_SIZE", parse_size, 2 << 30, "Size limit of the kernel cache, for example 2GiB."
+    )
     cache_trust: Literal["private", "group"] = _var(
         "TILEOPS_CACHE_TRUST",
         _choice("private", "group"),
@@ -64,7 +72,10 @@ class Settings:
         "'group' accepts a cache directory writable by one of our groups.",
     )
     jit: Literal["lazy", "forbid"] = _var(
-        "TILEOPS_JIT", _choice("lazy", "forbid"), "lazy", "'forbid' raises ColdKernelError instead of compiling."
+        "TILEOPS_JIT",
+        _choice("lazy", "forbid"),
+        "lazy",
+        "'forbid' raises ColdKernelError instead of compiling.",
     )
     cpu: str = _var(
         "TILEOPS_CPU",
@@ -78,12 +89,20 @@ class Settings:
         "auto",
         "Parallel launcher: torch's OpenMP runtime, the system's libgomp, or none.",
     )
-    record: str | None = _var("TILEOPS_RECORD", _text, None, "File to which every distinct call is appended as a JSON line.")
+    record: str | None = _var(
+        "TILEOPS_RECORD", _text, None, "File to which every distinct call is appended as a JSON line."
+    )
     tune_storage: str | None = _var(
-        "TILEOPS_TUNE_STORAGE", _text, None, "Optuna storage URL of tuning studies (default: a journal file in the cache)."
+        "TILEOPS_TUNE_STORAGE",
+        _text,
+        None,
+        "Optuna storage URL of tuning studies (default: a journal file in the cache).",
     )
     log: str | None = _var(
-        "TILEOPS_LOG", _choice("debug", "info", "warning", "error"), None, "Log level of the 'tileops' logger, written to stderr."
+        "TILEOPS_LOG",
+        _choice("debug", "info", "warning", "error"),
+        None,
+        "Log level of the 'tileops' logger, written to stderr.",
     )
 
     @classmethod
@@ -106,7 +125,9 @@ class Settings:
 
     def describe(self) -> list[tuple[str, Any, str]]:
         """`(variable, value, meaning)` of every setting."""
-        return [(item.metadata["var"], getattr(self, item.name), item.metadata["doc"]) for item in fields(self)]
+        return [
+            (item.metadata["var"], getattr(self, item.name), item.metadata["doc"]) for item in fields(self)
+        ]
 
 
 _current: Settings | None = None

@@ -1,4 +1,5 @@
-"""`tileops demo`: a language model answers a prompt on TileOPs operators, beside the same model in plain PyTorch."""
+"""`tileops demo`: a language model answers a prompt on TileOPs operators, beside the same model in plain
+PyTorch."""
 
 from __future__ import annotations
 
@@ -158,8 +159,8 @@ def _answer(
     )
     if result.compiled:
         console.print(
-            f"{result.compiled} kernels compiled in {result.compile_s:.1f} s, {result.loaded} loaded from the cache; "
-            "the next run compiles nothing",
+            f"{result.compiled} kernels compiled in {result.compile_s:.1f} s, {result.loaded} loaded from "
+            "the cache; the next run compiles nothing",
             highlight=False,
         )
     else:
@@ -177,11 +178,17 @@ def _compare(
     against: Sequence[str],
     console: Console,
 ) -> None:
-    passage = tokenizer.encode(files("tileops.workloads.smollm2").joinpath("passage.txt").read_text("utf-8"))[:PREFILL]
+    passage = tokenizer.encode(files("tileops.workloads.smollm2").joinpath("passage.txt").read_text("utf-8"))[
+        :PREFILL
+    ]
     reference = TorchDecoder(weights, decoder.max_len)
     with _status(console, "choosing PyTorch's fastest formulations"):
         reference.choose_formulations(passage)
-    exact = reference if weights.dtype == torch.float32 else TorchDecoder(load_weights(file, torch.float32), decoder.max_len)
+    exact = (
+        reference
+        if weights.dtype == torch.float32
+        else TorchDecoder(load_weights(file, torch.float32), decoder.max_len)
+    )
     with _status(console, "comparing logits with the float32 reference"):
         _measure_accuracy(result, decoder, reference, exact, tokenizer, ids, passage, max_tokens)
     contenders: dict[str, measure.Decoder] = {"tileops": decoder, "torch": reference}
@@ -202,7 +209,9 @@ def _compare(
     result.prefill_tok_s, result.decode_tok_s = ours.prefill, ours.decode
     result.torch_prefill_tok_s, result.torch_decode_tok_s = theirs.prefill, theirs.decode
     result.read_gb_s = median(bandwidths)
-    result.against = {name: {"prefill_tok_s": s.prefill, "decode_tok_s": s.decode} for name, s in speeds.items()}
+    result.against = {
+        name: {"prefill_tok_s": s.prefill, "decode_tok_s": s.decode} for name, s in speeds.items()
+    }
     _print_report(result, {"PyTorch (eager)": theirs, **speeds}, ours, reference, console)
 
 
@@ -220,7 +229,9 @@ def _measure_accuracy(
     result.reference_text = tokenizer.decode(answer)
     ours = list(measure.greedy(decoder, ids, max_tokens, tokenizer.eos))
     expected = measure.forced_logits(exact, ids, answer)
-    result.first_difference = next((i for i, pair in enumerate(zip(ours, answer, strict=False)) if pair[0] != pair[1]), None)
+    result.first_difference = next(
+        (i for i, pair in enumerate(zip(ours, answer, strict=False)) if pair[0] != pair[1]), None
+    )
     if result.first_difference is not None:
         top = expected[result.first_difference].topk(2).values
         result.first_difference_margin = (top[0] - top[1]).item()
@@ -262,15 +273,21 @@ def _print_report(
     reference: TorchDecoder,
     console: Console,
 ) -> None:
-    table = Table("", "prefill tokens/s", "decode tokens/s", "TileOPs is faster by", title=f"{PREFILL} tokens, then {DECODE}")
+    table = Table(
+        "",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "TileOPs is faster by",
+        title=f"{PREFILL} tokens, then {DECODE}",
+    )
     table.add_row("TileOPs", f"{ours.prefill:.0f}", f"{ours.decode:.1f}", "")
     for name, speed in others.items():
         ratio = f"{ours.prefill / speed.prefill:.2f}x, {ours.decode / speed.decode:.2f}x"
         table.add_row(name, f"{speed.prefill:.0f}", f"{speed.decode:.1f}", ratio)
     console.print(table)
     console.print(
-        f"{result.dtype}, {torch.get_num_threads()} threads, memory reads {result.read_gb_s:.0f} GB/s; PyTorch uses "
-        f"{reference.prefill_form.attention}/{reference.prefill_form.norm} for prefill and "
+        f"{result.dtype}, {torch.get_num_threads()} threads, memory reads {result.read_gb_s:.0f} GB/s; "
+        f"PyTorch uses {reference.prefill_form.attention}/{reference.prefill_form.norm} for prefill and "
         f"{reference.decode_form.attention}/{reference.decode_form.norm} for decoding (attention/norm)",
         highlight=False,
     )
@@ -284,8 +301,8 @@ def _print_report(
         console.print("the answer equals the float32 reference's token for token")
     else:
         console.print(
-            f"the answer differs from the float32 reference's at token {result.first_difference}, where the reference's two "
-            f"best logits are {result.first_difference_margin:.3g} apart",
+            f"the answer differs from the float32 reference's at token {result.first_difference}, where the "
+            f"reference's two best logits are {result.first_difference_margin:.3g} apart",
             highlight=False,
         )
 

@@ -1,7 +1,8 @@
-"""The decoder as `torch.compile` likes it best: static cache, position as a tensor, weights frozen into the graph.
+"""The decoder as `torch.compile` likes it best: static cache, position as a tensor, weights frozen into the
+graph.
 
-Freezing lets Inductor pack the weights for oneDNN, which is what makes it PyTorch's fastest form; compiling takes
-half a minute.
+Freezing lets Inductor pack the weights for oneDNN, which is what makes it PyTorch's fastest form; compiling
+takes half a minute.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tileops.workloads.smollm2.reference import with_norms_in_dtype
 from tileops.workloads.smollm2.weights import LayerWeights, ModelWeights
 
 
@@ -28,13 +30,17 @@ class _StaticDecoder(nn.Module):
             self.register_buffer(f"values_{index}", torch.zeros(shape, dtype=weights.dtype))
         self.embedding = nn.Parameter(weights.embedding, requires_grad=False)
         self.final_norm = nn.Parameter(weights.final_norm, requires_grad=False)
-        frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+        frequencies = config.rope_base ** (
+            -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        )
         angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
         self.register_buffer("cos", torch.cat([angles.cos(), angles.cos()], dim=1).to(weights.dtype))
         self.register_buffer("sin", torch.cat([-angles.sin(), angles.sin()], dim=1).to(weights.dtype))
 
     def _layer(self, index: int) -> LayerWeights:
-        return LayerWeights(**{name: getattr(self, f"{name}_{index}") for name in LayerWeights.__annotations__})
+        return LayerWeights(
+            **{name: getattr(self, f"{name}_{index}") for name in LayerWeights.__annotations__}
+        )
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         config, T = self.config, ids.shape[0]
@@ -42,9 +48,15 @@ class _StaticDecoder(nn.Module):
         rotated = config.q_size + config.kv_size
         x = self.embedding[ids]
         cos, sin = self.cos[positions], self.sin[positions]
-        bias = torch.where(torch.arange(self.max_len) <= positions[-1], 0.0, float("-inf")).to(x.dtype)[None, None, None]
+        bias = torch.where(torch.arange(self.max_len) <= positions[-1], 0.0, float("-inf")).to(x.dtype)[
+            None, None, None
+        ]
         for index in range(config.num_layers):
-            layer, keys, values = self._layer(index), getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
+            layer, keys, values = (
+                self._layer(index),
+                getattr(self, f"keys_{index}"),
+                getattr(self, f"values_{index}"),
+            )
             qkv = F.linear(F.rms_norm(x, (config.hidden_size,), layer.attn_norm, eps), layer.qkv)
             qk = qkv[:, :rotated].view(T, -1, config.head_dim).transpose(0, 1)
             qk = qk * cos + torch.cat([qk[..., half:], qk[..., :half]], dim=-1) * sin
@@ -54,12 +66,16 @@ class _StaticDecoder(nn.Module):
             values.index_copy_(1, positions, v)
             if T == 1:
                 folded = q.reshape(1, config.num_kv_heads, -1, config.head_dim)
-                o = F.scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias).reshape(1, -1)
+                o = F.scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias).reshape(
+                    1, -1
+                )
             else:
                 o = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)
                 o = o[0].transpose(0, 1).reshape(T, -1)
             x = x + F.linear(o, layer.output)
-            gate, up = F.linear(F.rms_norm(x, (config.hidden_size,), layer.ffn_norm, eps), layer.gate_up).chunk(2, dim=-1)
+            gate, up = F.linear(
+                F.rms_norm(x, (config.hidden_size,), layer.ffn_norm, eps), layer.gate_up
+            ).chunk(2, dim=-1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
         return F.linear(F.rms_norm(x[-1:], (config.hidden_size,), self.final_norm, eps), self.embedding)
 
@@ -76,7 +92,7 @@ class FrozenDecoder:
         import torch._inductor.config as inductor
 
         with torch.no_grad(), inductor.patch(freezing=True):
-            self._module = _StaticDecoder(weights, max_len).eval()
+            self._module = _StaticDecoder(with_norms_in_dtype(weights), max_len).eval()
             self._step = torch.compile(self._module, dynamic=False, fullgraph=True)
         self.max_len = max_len
         self.position = 0

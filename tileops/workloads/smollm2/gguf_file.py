@@ -1,7 +1,8 @@
 """Reading a GGUF file: metadata, tensor table, and dequantisation with torch.
 
-The value types and block layouts come from the ``gguf`` package. Its ``GGUFReader`` builds a NumPy array for each
-of the 98,000 strings of a tokenizer, which takes two seconds; parsing the same bytes with ``struct`` takes 50 ms.
+The value types and block layouts come from the ``gguf`` package. Its ``GGUFReader`` builds a NumPy array for
+each of the 98,000 strings of a tokenizer, which takes two seconds; parsing the same bytes with ``struct``
+takes 50 ms.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from os import PathLike
 from typing import Any
 
 import torch
-from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGMLQuantizationType, GGUFValueType
+from gguf.constants import (
+    GGML_QUANT_SIZES,
+    GGUF_DEFAULT_ALIGNMENT,
+    GGUF_MAGIC,
+    GGMLQuantizationType,
+    GGUFValueType,
+)
 
 _SCALARS = {
     GGUFValueType.UINT8: "B",
@@ -108,7 +115,9 @@ class GGUFFile:
         cursor = _Cursor(memoryview(self._map))
         magic, version = cursor.scalar("I"), cursor.scalar("I")
         if magic != GGUF_MAGIC or version not in (2, 3):
-            raise ValueError(f"{path}: not a little-endian GGUF file of version 2 or 3 (magic {magic:#x}, version {version})")
+            raise ValueError(
+                f"{path}: not a little-endian GGUF file, version 2 or 3 (magic {magic:#x}, version {version})"
+            )
         tensor_count, key_count = cursor.scalar("Q"), cursor.scalar("Q")
         self.metadata: dict[str, Any] = {}
         for _ in range(key_count):
@@ -157,7 +166,8 @@ def _float16(raw: torch.Tensor) -> torch.Tensor:
 
 
 def _q4_1(raw: torch.Tensor) -> torch.Tensor:
-    """Blocks of float16 scale d, float16 minimum m and 16 bytes whose low, then high nibbles are q: w = d q + m."""
+    """Blocks of float16 scale d, float16 minimum m and 16 bytes whose low, then high nibbles are q: w = d q
+    + m."""
     blocks = raw.view(-1, 4 + _BLOCK // 2)
     scales = blocks[:, :4].contiguous().view(torch.float16).float()
     packed = blocks[:, 4:]

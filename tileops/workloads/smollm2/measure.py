@@ -63,7 +63,7 @@ def race(
         progress: called with the number of rounds done.
     """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in decoders}
-    for name, decoder in decoders.items():
+    for decoder in decoders.values():
         _timed_round(decoder, prompt, 2)
     for index in range(rounds):
         between()
@@ -116,7 +116,8 @@ def agreement(logits: torch.Tensor, reference: torch.Tensor) -> Agreement:
 
 @torch.inference_mode()
 def forced_logits(decoder: FullDecoder, prompt: Sequence[int], continuation: Sequence[int]) -> torch.Tensor:
-    """Logits ``[len(continuation), vocab]`` of a decoder that is fed a given continuation one token at a time."""
+    """Logits ``[len(continuation), vocab]`` of a decoder that is fed a given continuation one token at a
+    time."""
     decoder.reset()
     rows = [decoder.forward(torch.tensor(prompt))[-1]]
     for token in continuation[:-1]:

@@ -1,6 +1,9 @@
 """The decoder on TileOPs operators.
 
-Only the embedding lookup, the copy into the KV cache and views are PyTorch's; everything computed is an operator's.
+Only the embedding lookup, copies (into the KV cache, between dtypes) and views are PyTorch's; everything
+computed is an operator's. The residual stream and the norms are float32 whatever the dtype of the matrices:
+rounding the stream sixty times would cost more accuracy than everything else together, and it is too small
+to matter for speed.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ class TileOpsDecoder:
         self.attention = GQADenseFwdOp(is_causal=True)
         self.silu_and_mul = SiluAndMulFwdOp()
         self.add = AddFwdOp()
-        matrices = [w for layer in weights.layers for w in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        matrices = [
+            w for layer in weights.layers for w in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        ]
         self.packs = [pack(matrix) for matrix in (*matrices, weights.embedding)] if packed else []
         shape = (config.num_layers, 1, max_len, config.num_kv_heads, config.head_dim)
         self.keys = list(torch.zeros(shape, dtype=dtype))
@@ -61,19 +66,19 @@ class TileOpsDecoder:
         T, start = ids.numel(), self.position
         stop = start + T
         H, D, rotated = config.num_heads, config.head_dim, config.q_size + config.kv_size
-        positions = self.positions[start:stop]
-        x = F.embedding(ids, weights.embedding)
+        dtype, positions = weights.dtype, self.positions[start:stop]
+        x = F.embedding(ids, weights.embedding).float()
         for layer, keys, values in zip(weights.layers, self.keys, self.values, strict=True):
-            qkv = gemm(norm(x, layer.attn_norm), layer.qkv)
+            qkv = gemm(norm(x, layer.attn_norm).to(dtype), layer.qkv)
             heads = qkv.view(T, -1, D)
             qk = rope(heads[:, : rotated // D], positions)
             keys[0, start:stop] = qk[:, H:]
             values[0, start:stop] = heads[:, rotated // D :]
             o = self.attention(qk[None, :, :H], keys[:, :stop], values[:, :stop])
-            x = add(x, gemm(o.view(T, -1), layer.output))
-            gate_up = gemm(norm(x, layer.ffn_norm), layer.gate_up)
-            x = add(x, gemm(self.silu_and_mul(gate_up), layer.down))
+            x = add(x, gemm(o.view(T, -1), layer.output).float())
+            gate_up = gemm(norm(x, layer.ffn_norm).to(dtype), layer.gate_up)
+            x = add(x, gemm(self.silu_and_mul(gate_up), layer.down).float())
         self.position = stop
         if not all_logits:
             x = x[-1:]
-        return gemm(norm(x, weights.final_norm), weights.embedding)
+        return gemm(norm(x, weights.final_norm).to(dtype), weights.embedding)

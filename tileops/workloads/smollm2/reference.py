@@ -33,6 +33,16 @@ class Formulation:
     norm: str
 
 
+def with_norms_in_dtype(weights: ModelWeights) -> ModelWeights:
+    """The weights with norms in the matrices' dtype, as a PyTorch model of that dtype has them."""
+    dtype = weights.dtype
+    layers = tuple(
+        replace(layer, attn_norm=layer.attn_norm.to(dtype), ffn_norm=layer.ffn_norm.to(dtype))
+        for layer in weights.layers
+    )
+    return replace(weights, layers=layers, final_norm=weights.final_norm.to(dtype))
+
+
 class TorchDecoder:
     """Llama-style decoder with a preallocated KV cache, batch 1.
 
@@ -44,10 +54,17 @@ class TorchDecoder:
 
     def __init__(self, weights: ModelWeights, max_len: int, linear: Linear = F.linear) -> None:
         config = weights.config
-        self.weights, self.config, self.max_len, self.linear = weights, config, max_len, linear
+        self.weights, self.config, self.max_len, self.linear = (
+            with_norms_in_dtype(weights),
+            config,
+            max_len,
+            linear,
+        )
         self.prefill_form = self.decode_form = Formulation("sdpa", "fused")
         dtype = weights.dtype
-        frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+        frequencies = config.rope_base ** (
+            -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        )
         angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
         self.cos = torch.cat([angles.cos(), angles.cos()], dim=1).to(dtype)
         self.sin = torch.cat([-angles.sin(), angles.sin()], dim=1).to(dtype)
@@ -106,8 +123,11 @@ class TorchDecoder:
         swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
         return x * self.cos[start:stop] + swapped * self.sin[start:stop]
 
-    def _attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: Formulation) -> torch.Tensor:
-        """q ``[1, H, T, D]``, k and v ``[1, H_kv, S, D]`` -> ``[1, T, H D]``, causal and bottom-right aligned."""
+    def _attention(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: Formulation
+    ) -> torch.Tensor:
+        """q ``[1, H, T, D]``, k and v ``[1, H_kv, S, D]`` -> ``[1, T, H D]``, causal and bottom-right
+        aligned."""
         T, S, D = q.shape[2], k.shape[2], q.shape[3]
         groups = self.config.num_heads // self.config.num_kv_heads
         if form.attention == "folded" and T == 1:
@@ -119,17 +139,25 @@ class TorchDecoder:
             scores = q.reshape(-1, groups * T, D) @ k[0].transpose(1, 2) * D**-0.5
             if T > 1:
                 visible = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-                scores = scores.view(-1, groups, T, S).masked_fill(~visible, float("-inf")).view(-1, groups * T, S)
+                scores = (
+                    scores.view(-1, groups, T, S).masked_fill(~visible, float("-inf")).view(-1, groups * T, S)
+                )
             o = (scores.softmax(-1) @ v[0]).view(1, -1, T, D)
         else:
-            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=T == S and T > 1, enable_gqa=True)
+            o = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=T == S and T > 1, enable_gqa=True
+            )
         return o.transpose(1, 2).reshape(1, T, -1)
 
     @torch.inference_mode()
     def choose_formulations(self, prompt: Sequence[int], rounds: int = 3) -> None:
-        """Measures every formulation on `prompt` and on one token after it, and keeps the fastest of each kind."""
+        """Measures every formulation on `prompt` and on one token after it, and keeps the fastest of each
+        kind."""
         ids = torch.tensor(prompt)
-        for step, attentions in (("prefill_form", ("sdpa", "manual")), ("decode_form", ("sdpa", "folded", "manual"))):
+        for step, attentions in (
+            ("prefill_form", ("sdpa", "manual")),
+            ("decode_form", ("sdpa", "folded", "manual")),
+        ):
             forms = [Formulation(attention, norm) for attention in attentions for norm in ("fused", "manual")]
             times: dict[Formulation, list[float]] = {form: [] for form in forms}
             for _ in range(rounds):
@@ -157,11 +185,3 @@ def onednn_packed(weights: ModelWeights, max_len: int) -> TorchDecoder:
         return torch.ops.mkldnn._linear_pointwise(x, packed[id(weight)], None, "none", [], "")
 
     return TorchDecoder(weights, max_len, linear)
-
-
-def upcast(weights: ModelWeights) -> ModelWeights:
-    """The same weights in float32, for a reference of what their rounding leaves to compute."""
-    layers = tuple(
-        replace(layer, **{name: value.float() for name, value in vars(layer).items()}) for layer in weights.layers
-    )
-    return ModelWeights(weights.config, weights.embedding.float(), layers, weights.final_norm.float())

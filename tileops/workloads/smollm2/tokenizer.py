@@ -35,7 +35,11 @@ class ChatTokenizer:
         )
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens(
-            [AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
+            [
+                AddedToken(t, special=True, normalized=False)
+                for t, kind in zip(tokens, types, strict=True)
+                if kind == _CONTROL
+            ]
         )
         self._tokenizer = tokenizer
         self.eos: int = metadata["tokenizer.ggml.eos_token_id"]

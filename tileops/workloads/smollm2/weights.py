@@ -53,6 +53,7 @@ class LayerWeights:
     """Weights of one layer; matrices are ``[out_features, in_features]``.
 
     Attributes:
+        attn_norm, ffn_norm: always float32, as the file stores them.
         qkv: query, key and value projections stacked, ``[(num_heads + 2 num_kv_heads) head_dim, hidden]``.
         gate_up: gate and up projections stacked, ``[2 intermediate, hidden]``.
     """
@@ -67,7 +68,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """All weights; the embedding ``[vocab, hidden]`` is also the output head."""
+    """All weights; the embedding ``[vocab, hidden]`` is also the output head, the norms are float32."""
 
     config: ModelConfig
     embedding: torch.Tensor
@@ -80,7 +81,7 @@ class ModelWeights:
 
 
 def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
-    """Dequantises every weight to `dtype`, which is float32, bfloat16 or float16."""
+    """Dequantises every matrix to `dtype`, which is float32, bfloat16 or float16."""
     config = ModelConfig.from_gguf(file)
 
     def layer(index: int) -> LayerWeights:
@@ -90,10 +91,10 @@ def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
         query = _half_split_rows(load("attn_q"), config.num_heads)
         key = _half_split_rows(load("attn_k"), config.num_kv_heads)
         return LayerWeights(
-            attn_norm=load("attn_norm"),
+            attn_norm=file.tensor(f"blk.{index}.attn_norm.weight", torch.float32),
             qkv=torch.cat([query, key, load("attn_v")]),
             output=load("attn_output"),
-            ffn_norm=load("ffn_norm"),
+            ffn_norm=file.tensor(f"blk.{index}.ffn_norm.weight", torch.float32),
             gate_up=torch.cat([load("ffn_gate"), load("ffn_up")]),
             down=load("ffn_down"),
         )
@@ -102,12 +103,12 @@ def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
         config=config,
         embedding=file.tensor("token_embd.weight", dtype),
         layers=tuple(layer(index) for index in range(config.num_layers)),
-        final_norm=file.tensor("output_norm.weight", dtype),
+        final_norm=file.tensor("output_norm.weight", torch.float32),
     )
 
 
 def _half_split_rows(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Reorders the rows of a query or key projection from interleaved rotary pairs (2i, 2i + 1), as GGUF files
-    of Llama models store them, to pairs (i, i + head_dim / 2)."""
+    """Reorders the rows of a query or key projection from interleaved rotary pairs (2i, 2i + 1), as GGUF
+    files of Llama models store them, to pairs (i, i + head_dim / 2)."""
     rows, columns = weight.shape
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)

@@ -1,0 +1,55 @@
+# One command each: `make demo` and `make test` set up what they need on a fresh machine.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# The torch to install. On PyPI this version's Linux wheel may be a CUDA build; any torch >= 2.13 will do.
+TORCH  ?= torch==2.13.0
+# Further arguments, for example: make demo ARGS='--prompt "Why is the sky blue?"'
+ARGS   ?=
+
+BIN  := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: help demo test lint bench nightly device-check docs clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# torch first and by name: a range would let pip fetch another build.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable ".[cuda13,test]"
+	@touch $@
+
+demo: $(VENV)/.installed ## a language model on our operators, beside PyTorch
+	$(BIN)/tileops demo $(ARGS)
+
+test: $(VENV)/.installed-test lint ## everything CI checks
+	$(BIN)/tileops validate
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not serial and not nightly" --durations 15 $(ARGS)
+	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS)
+
+lint: $(VENV)/.installed-test ## formatting, lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-test ## every operator against PyTorch (quiet machine, about 20 minutes)
+	$(BIN)/tileops bench --against torch,torch-compile $(ARGS)
+
+nightly: $(VENV)/.installed-test ## tests too slow for `make test`
+	$(BIN)/python -m pytest -m nightly $(ARGS)
+
+device-check: ## on a machine with a CUDA GPU: confirm the kernels there
+	$(PYTHON) scripts/device_check.py $(ARGS)
+
+clean: ## remove the environment and build outputs
+	rm -rf $(VENV) build dist *.egg-info
