@@ -8,6 +8,7 @@ takes 50 ms.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,20 +107,28 @@ class GGUFFile:
         tensors: `TensorInfo` by name.
 
     Raises:
-        ValueError: the file is not GGUF, or of an unknown version.
+        ValueError: the file is not GGUF, of an unknown version, or truncated.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
+        if os.path.getsize(path) == 0:
+            raise ValueError(f"{path}: the file is empty")
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        cursor = _Cursor(memoryview(self._map))
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        try:
+            self._read_header(_Cursor(memoryview(self._map)))
+        except (struct.error, ValueError) as error:
+            raise ValueError(f"{path}: not a GGUF file, or a damaged one: {error}") from None
+
+    def _read_header(self, cursor: _Cursor) -> None:
         magic, version = cursor.scalar("I"), cursor.scalar("I")
         if magic != GGUF_MAGIC or version not in (2, 3):
             raise ValueError(
-                f"{path}: not a little-endian GGUF file, version 2 or 3 (magic {magic:#x}, version {version})"
+                f"expected little-endian GGUF of version 2 or 3, got magic {magic:#x}, version {version}"
             )
         tensor_count, key_count = cursor.scalar("Q"), cursor.scalar("Q")
-        self.metadata: dict[str, Any] = {}
         for _ in range(key_count):
             key = cursor.string()
             self.metadata[key] = cursor.value(GGUFValueType(cursor.scalar("I")))
