@@ -1,0 +1,155 @@
+"""Reading `spec/*.yaml`: which file holds a family, and the raw mapping of each entry.
+
+A file is ``<family>.yaml`` or ``<family>_<shard>.yaml``, a flat non-empty mapping of operator names to entries that all carry that family.
+Reading one family opens only its files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tileops.errors import ManifestError
+
+SPEC_DIR = Path(__file__).parent / "spec"
+TYPES_FILE = "types.yaml"
+
+
+@dataclass(frozen=True)
+class RawEntry:
+    """One entry as YAML gives it.
+
+    Attributes:
+        name: the operator.
+        family: its family, by the file name and the entry itself.
+        file: the file's name.
+        fields: the mapping.
+    """
+
+    name: str
+    family: str
+    file: str
+    fields: dict[str, Any]
+
+
+class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """A safe loader that refuses a key given twice, where YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise ManifestError(f"line {line}: the key {key.value!r} occurs twice in one mapping; keep one of them")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_bytes(), Loader=_Loader)  # noqa: S506 - derived from the safe loader
+    except ManifestError as error:
+        raise ManifestError(f"{path.name}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ManifestError(f"{path.name}: not well-formed YAML: {' '.join(str(error).split())}") from None
+    except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ManifestError(f"{path.name}: cannot be read: {error}") from None
+
+
+def spec_files(directory: Path = SPEC_DIR) -> list[Path]:
+    """Every spec file, sorted by name."""
+    return sorted(path for path in directory.glob("*.yaml") if path.name != TYPES_FILE)
+
+
+def family_files(family: str, directory: Path = SPEC_DIR) -> list[Path]:
+    """Files that may hold entries of `family`, by name."""
+    return [path for path in spec_files(directory) if path.stem == family or path.stem.startswith(f"{family}_")]
+
+
+def read_file(path: Path) -> list[RawEntry]:
+    """The entries of one file.
+
+    Raises:
+        ManifestError: the file is empty, no mapping of operators, mixes families, or its name does not fit its family.
+    """
+    content = _read_yaml(path)
+    if not isinstance(content, dict) or not content:
+        raise ManifestError(f"{path.name}: a spec file is a non-empty mapping of operator names to entries")
+    entries = []
+    for name, fields in content.items():
+        if not isinstance(name, str):
+            raise ManifestError(f"{path.name}: the key {name!r} is no operator name")
+        if not isinstance(fields, dict):
+            raise ManifestError(f"{path.name}: {name}: an entry is a mapping of fields")
+        family = fields.get("family")
+        if not isinstance(family, str):
+            raise ManifestError(f"{path.name}: {name}: family: the entry names no family; write the one of the file")
+        if path.stem != family and not path.stem.startswith(f"{family}_"):
+            raise ManifestError(
+                f"{path.name}: {name}: family: {family!r} does not fit the file name; move the entry to {family}.yaml "
+                f"or {family}_<shard>.yaml"
+            )
+        entries.append(RawEntry(name, family, path.name, fields))
+    families = sorted({entry.family for entry in entries})
+    if len(families) > 1:
+        raise ManifestError(f"{path.name}: the file mixes the families {', '.join(families)}; give each its own file")
+    return entries
+
+
+def merge(files: Iterator[list[RawEntry]]) -> dict[str, RawEntry]:
+    """Entries of several files by name.
+
+    Raises:
+        ManifestError: two files hold the same operator.
+    """
+    merged: dict[str, RawEntry] = {}
+    for entries in files:
+        for entry in entries:
+            if entry.name in merged:
+                raise ManifestError(
+                    f"{entry.file}: {entry.name}: the operator is also in {merged[entry.name].file}; keep one of the entries"
+                )
+            merged[entry.name] = entry
+    return merged
+
+
+@lru_cache(maxsize=None)
+def _cached_file(path: Path) -> tuple[RawEntry, ...]:
+    return tuple(read_file(path))
+
+
+def read_family(family: str) -> dict[str, RawEntry]:
+    """Raw entries of one family of the installed manifest."""
+    files = family_files(family)
+    found = merge(list(_cached_file(path)) for path in files)
+    return {name: entry for name, entry in found.items() if entry.family == family}
+
+
+def read_all() -> dict[str, RawEntry]:
+    """Raw entries of the whole installed manifest, in file order."""
+    return merge(list(_cached_file(path)) for path in spec_files())
+
+
+def find(name: str) -> RawEntry | None:
+    """The raw entry of `name`, or None. Only files that mention the operator at the start of a line are parsed."""
+    key = re.compile(rb"^" + re.escape(name.encode()) + rb"\s*:", re.MULTILINE)
+    for path in spec_files():
+        if key.search(path.read_bytes()):
+            for entry in _cached_file(path):
+                if entry.name == name:
+                    return entry
+    return None
+
+
+def clear_caches(*more: Callable[[], None]) -> None:
+    """Forgets every file that was read; for tests and for editors that reload."""
+    _cached_file.cache_clear()
+    for clear in more:
+        clear()
