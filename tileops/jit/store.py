@@ -231,7 +231,7 @@ def _summary(digest: str, header: Mapping[str, Any], size: int, used: float) -> 
         key=digest,
         op=header["facts"].get("op") or factory.rpartition(".")[2],
         device=fields.get("device", "?"),
-        arch=str(target.get("arch") or target.get("name") or "?"),
+        arch=str(target.get("cpu") or target.get("arch") or "?"),
         dtype=",".join(dict.fromkeys(dtypes)),
         identity=f"{factory}({', '.join(f'{name}={value}' for name, value in config.items())})",
         size=size,
