@@ -72,6 +72,8 @@ def _fold(node: ast.expr, facts: Facts) -> ast.expr:
     match node:
         case ast.Name(id=name):
             return _constant(facts.constants[name], node) if name in facts.constants else node
+        case ast.Attribute(value=ast.Name(id=name), attr="value") if name in facts.constants:
+            return _constant(facts.constants[name], node)
         case ast.BoolOp(op=op, values=values):
             return _fold_bool(node, values, isinstance(op, ast.And), facts)
         case ast.UnaryOp(op=op, operand=operand):

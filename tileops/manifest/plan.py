@@ -1,0 +1,440 @@
+"""The inference plan of a branch: steps that solve every index from the inputs and check the rest, whatever the declaration order.
+
+An axis is solved in the forms of table 19: a bare unknown name, ``a * M + e`` with the rest known, one unknown ``*S`` among segments of known
+length, an unknown dtype index. Everything else is checked once its names are known. Steps that need construction-time facts only
+carry ``at_construction``; the plan is executed on abstract tensors by `tileops.manifest.unify` and rendered as Python for real calls.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tileops.manifest.branch import Branch, BranchError, BranchTensor
+from tileops.manifest.expr import Axis, Expr, Segment
+from tileops.manifest.expr.syntax import ShapeItems
+from tileops.manifest import kinds as k
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an axis or segment starts: `fixed` axes plus the lengths of `segments`, counted from the left or from the right."""
+
+    fixed: int
+    segments: tuple[Expr, ...] = ()
+    from_right: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """Base of all steps. `at_construction`: everything that it needs is known when the op is constructed."""
+
+    at_construction: bool
+
+
+@dataclass(frozen=True)
+class CheckRank(Step):
+    """The tensor has `fixed` axes plus those of `segments`; `open`: at least that many."""
+
+    tensor: str
+    fixed: int
+    segments: tuple[Expr, ...]
+    open: bool
+
+
+@dataclass(frozen=True)
+class BindDim(Step):
+    """``name := size`` of an axis."""
+
+    tensor: str
+    place: Place
+    name: str
+
+
+@dataclass(frozen=True)
+class BindAffine(Step):
+    """``name := (size - offset) / scale`` of an axis, exact and non-negative."""
+
+    tensor: str
+    place: Place
+    name: str
+    scale: Expr
+    offset: Expr
+    axis: Expr
+
+
+@dataclass(frozen=True)
+class BindShape(Step):
+    """``name :=`` the axes between two places (`stop` counts from the right)."""
+
+    tensor: str
+    start: Place
+    stop: Place
+    name: str
+
+
+@dataclass(frozen=True)
+class BindDType(Step):
+    """``name :=`` the tensor's dtype, which must be one of `names`."""
+
+    tensor: str
+    name: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CheckDType(Step):
+    """The tensor's dtype equals an expression."""
+
+    tensor: str
+    expr: Expr
+
+
+@dataclass(frozen=True)
+class CheckAxis(Step):
+    """The size of an axis equals an expression."""
+
+    tensor: str
+    place: Place
+    expr: Expr
+
+
+@dataclass(frozen=True)
+class CheckSegment(Step):
+    """The axes from a place on equal a sequence."""
+
+    tensor: str
+    place: Place
+    expr: Expr
+
+
+@dataclass(frozen=True)
+class Let(Step):
+    """A derived index gets its value."""
+
+    name: str
+    expr: Expr
+
+
+@dataclass(frozen=True)
+class CheckRule(Step):
+    """A refinement holds."""
+
+    rule: Expr
+
+
+@dataclass(frozen=True)
+class CheckNonNegative(Step):
+    """An axis, or every element of a spliced sequence, is not negative. `declaration` is the tensor's."""
+
+    declaration: str
+    expr: Expr
+    spliced: bool
+
+
+@dataclass(frozen=True)
+class CheckCombo(Step):
+    """The dtype indices equal one row of dtype_combos."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Steps of one branch, in an order in which each has what it needs, and the indices that they solve."""
+
+    branch: Branch
+    steps: tuple[Step, ...]
+    solved: frozenset[str]
+
+
+def plan_branch(branch: Branch) -> Plan:
+    """The inference plan of `branch`.
+
+    Raises:
+        BranchError: an index cannot be solved, or lets depend on each other in a cycle.
+    """
+    return _Planner(branch).plan()
+
+
+class _Planner:
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.signature = branch.signature
+        self.known: set[str] = set(self.signature.scalars)
+        self.constructed: set[str] = set(self.known)
+        self.steps: list[Step] = []
+        self.solved: set[str] = set()
+
+    def plan(self) -> Plan:
+        branch = self.branch
+        for tensors, at_construction in ((branch.held, True), (branch.inputs, False)):
+            self._unify(list(tensors.values()), at_construction)
+        if self.signature.combos:
+            names = tuple(name for name in self.signature.combos[0] if name in self.known)
+            rows = tuple(tuple(row[name] for name in names) for row in self.signature.combos)
+            self.steps.append(CheckCombo(self._available(names), names, rows))
+        for rule in branch.rules:
+            self._require(rule, rule.where)
+            self.steps.append(CheckRule(self._available(rule.names), rule))
+        for tensor in branch.outputs.values():
+            for expr in tensor.exprs:
+                self._require(expr, expr.where)
+        for tensor in branch.tensors.values():
+            self._oblige(tensor)
+        self._reject_unsolved()
+        return Plan(branch, tuple(self.steps), frozenset(self.solved))
+
+    # --- names ---
+
+    def _available(self, names: Iterable[str]) -> bool:
+        return set(names) <= self.constructed
+
+    def _learn(self, name: str, at_construction: bool) -> None:
+        self.known.add(name)
+        if at_construction:
+            self.constructed.add(name)
+
+    def _define_lets(self, names: Iterable[str], path: tuple[str, ...] = ()) -> None:
+        """Emits the lets among `names` that can be computed now."""
+        for name in sorted(names):
+            if name in self.known or name not in self.branch.lets:
+                continue
+            if name in path:
+                cycle = " -> ".join((*path[path.index(name) :], name))
+                raise BranchError(f"signature.let.{name}", f"lets depend on each other in a cycle: {cycle}")
+            expr = self.branch.lets[name]
+            self._define_lets(expr.names, (*path, name))
+            if expr.names <= self.known:
+                at_construction = self._available(expr.names)
+                self.steps.append(Let(at_construction, name, expr))
+                self._learn(name, at_construction)
+
+    def _ready(self, expr: Expr) -> bool:
+        self._define_lets(expr.names)
+        return expr.names <= self.known
+
+    def _require(self, expr: Expr, where: str) -> None:
+        if not self._ready(expr):
+            missing = sorted(self.branch.reads([expr]) - self.known)
+            raise BranchError(where, f"{', '.join(missing)} in {expr.text!r} is solved from no input; declare it as a parameter or give it an axis")
+
+    # --- unification ---
+
+    def _unify(self, tensors: list[BranchTensor], at_construction: bool) -> None:
+        pending = {tensor.name: set(range(len(tensor.items))) for tensor in tensors}
+        ranked: set[str] = set()
+        for tensor in tensors:
+            self._unify_dtype(tensor, at_construction)
+        progress = True
+        while progress:
+            progress = False
+            for solve in (self._bind_dim, self._bind_shape, self._bind_affine):
+                for tensor in tensors:
+                    for position in sorted(pending[tensor.name]):
+                        if solve(tensor, position, ranked, at_construction):
+                            pending[tensor.name].discard(position)
+                            progress = True
+                if progress:
+                    break
+        for tensor in tensors:
+            self._rank(tensor, ranked, at_construction)
+            for position in sorted(pending[tensor.name]):
+                self._check(tensor, position, at_construction)
+        for tensor in tensors:
+            self._check_dtype(tensor, at_construction)
+
+    def _unify_dtype(self, tensor: BranchTensor, at_construction: bool) -> None:
+        match tensor.dtype.node:
+            case ast.Name(id=name) if name not in self.known and isinstance(self.signature.indices.get(name), k.DType):
+                kind = self.signature.indices[name]
+                assert isinstance(kind, k.DType)
+                self.steps.append(BindDType(at_construction, tensor.name, name, kind.names))
+                self._learn(name, at_construction)
+                self.solved.add(name)
+
+    def _check_dtype(self, tensor: BranchTensor, at_construction: bool) -> None:
+        bound = any(isinstance(step, BindDType) and step.tensor == tensor.name for step in self.steps)
+        if not bound:
+            self._require(tensor.dtype, f"{tensor.decl.where}.dtype")
+            self.steps.append(CheckDType(at_construction, tensor.name, tensor.dtype))
+
+    def _segment_known(self, item: Axis | Segment) -> bool:
+        return isinstance(item, Axis) or self._ready(item.expr)
+
+    def _place(self, items: ShapeItems, position: int) -> Place | None:
+        """Where item `position` starts (from the left) or ends (from the right), if all segments on that side are known."""
+        before, after = items[:position], items[position + 1 :]
+        if all(self._segment_known(item) for item in before):
+            return _place_of(before, False)
+        if all(self._segment_known(item) for item in after):
+            return _place_of(after, True)
+        return None
+
+    def _rank(self, tensor: BranchTensor, ranked: set[str], at_construction: bool) -> bool:
+        """Emits the rank check of a tensor once every segment, or all but one, is known."""
+        if tensor.name in ranked:
+            return True
+        segments = [item.expr for item in tensor.items if isinstance(item, Segment)]
+        unknown = [expr for expr in segments if not self._ready(expr)]
+        if len(unknown) > 1 or (unknown and not isinstance(unknown[0].node, ast.Name)):
+            return False
+        fixed = sum(isinstance(item, Axis) for item in tensor.items)
+        known = tuple(expr for expr in segments if expr not in unknown)
+        self.steps.append(CheckRank(at_construction, tensor.name, fixed, known, bool(unknown)))
+        ranked.add(tensor.name)
+        return True
+
+    def _bind_dim(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
+        item = tensor.items[position]
+        match item:
+            case Axis(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(self.signature.indices.get(name), k.Dim):
+                place = self._place(tensor.items, position)
+                if place is None or not self._rank(tensor, ranked, at_construction):
+                    return False
+                self.steps.append(BindDim(at_construction, tensor.name, place, name))
+                self._learn(name, at_construction)
+                self.solved.add(name)
+                return True
+        return False
+
+    def _bind_shape(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
+        item = tensor.items[position]
+        match item:
+            case Segment(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(self.signature.indices.get(name), k.Shape):
+                before, after = tensor.items[:position], tensor.items[position + 1 :]
+                if not all(self._segment_known(other) for other in (*before, *after)):
+                    return False
+                if not self._rank(tensor, ranked, at_construction):
+                    return False
+                self.steps.append(BindShape(at_construction, tensor.name, _place_of(before, False), _place_of(after, True), name))
+                self._learn(name, at_construction)
+                self.solved.add(name)
+                return True
+        return False
+
+    def _bind_affine(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
+        item = tensor.items[position]
+        if not isinstance(item, Axis) or self._ready(item.expr):
+            return False
+        unknown = {name for name in item.expr.names if name not in self.known}
+        if len(unknown) != 1:
+            return False
+        name = unknown.pop()
+        if not isinstance(self.signature.indices.get(name), k.Dim):
+            return False
+        parts = _affine(item.expr.node, name)
+        place = self._place(tensor.items, position)
+        if parts is None or place is None or not self._rank(tensor, ranked, at_construction):
+            return False
+        scale, offset = (item.expr.with_node(part) for part in parts)
+        if isinstance(scale.node, ast.Constant) and scale.node.value <= 0:
+            return False
+        self.steps.append(BindAffine(at_construction, tensor.name, place, name, scale, offset, item.expr))
+        self._learn(name, at_construction)
+        self.solved.add(name)
+        return True
+
+    def _check(self, tensor: BranchTensor, position: int, at_construction: bool) -> None:
+        item = tensor.items[position]
+        self._require(item.expr, f"{tensor.decl.where}.shape")
+        place = self._place(tensor.items, position)
+        assert place is not None, "every segment is known once every name is"
+        if isinstance(item, Axis):
+            self.steps.append(CheckAxis(at_construction, tensor.name, place, item.expr))
+        else:
+            self.steps.append(CheckSegment(at_construction, tensor.name, _place_of(tensor.items[:position], False), item.expr))
+
+    # --- obligations ---
+
+    def _oblige(self, tensor: BranchTensor) -> None:
+        """An axis that is no Dim, and every element of a spliced sequence, must not be negative.
+
+        Sizes of tensors that exist are not, so a call-time check is needed for outputs only; what parameters fix is checked at
+        construction.
+        """
+        for item in tensor.items:
+            names = self.branch.reads([item.expr])
+            dims = all(isinstance(self.signature.indices.get(name), k.Dim | k.Shape) for name in names)
+            if (dims and not _may_be_negative(item.expr, self.branch)) or item.expr.is_constant:
+                continue
+            at_construction = self._available(item.expr.names)
+            if at_construction or tensor.decl.role == "output":
+                step = CheckNonNegative(at_construction, f"{tensor.decl.where}.shape", item.expr, isinstance(item, Segment))
+                if not any(_same_obligation(step, other) for other in self.steps):
+                    self.steps.append(step)
+
+    def _reject_unsolved(self) -> None:
+        unsolved = sorted(
+            name
+            for name in self.branch.relevant()
+            if name not in self.known and self.signature.indices[name] != k.INTS
+        )
+        if unsolved:
+            raise BranchError(f"signature.forall.{unsolved[0]}", f"{unsolved[0]} is solved from no input; declare it as a parameter or a let, or give it an axis")
+
+
+def _same_obligation(step: CheckNonNegative, other: Step) -> bool:
+    return isinstance(other, CheckNonNegative) and other.expr.text == step.expr.text
+
+
+def _may_be_negative(expr: Expr, branch: Branch) -> bool:
+    """Whether an expression over dims can be negative: it subtracts, negates, or calls a primitive that counts down."""
+    pending = [expr]
+    while pending:
+        current = pending.pop()
+        for node in ast.walk(current.node):
+            if isinstance(node, ast.Sub | ast.USub | ast.Subscript):
+                return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "out":
+                return True
+        pending += [branch.lets[name] for name in current.names if name in branch.lets]
+    return False
+
+
+def _place_of(items: ShapeItems, from_right: bool) -> Place:
+    fixed = sum(isinstance(item, Axis) for item in items)
+    return Place(fixed, tuple(item.expr for item in items if isinstance(item, Segment)), from_right)
+
+
+def _affine(node: ast.expr, name: str) -> tuple[ast.expr, ast.expr] | None:
+    """`(scale, offset)` with ``node == scale * name + offset``, or None."""
+    if not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)):
+        return ast.Constant(0), node
+    match node:
+        case ast.Name():
+            return ast.Constant(1), ast.Constant(0)
+        case ast.BinOp(left=left, op=op, right=right):
+            first, second = _affine(left, name), _affine(right, name)
+            if first is None or second is None:
+                return None
+            if isinstance(op, ast.Add | ast.Sub):
+                return _combine(first[0], op, second[0]), _combine(first[1], op, second[1])
+            if isinstance(op, ast.Mult):
+                for (scale, offset), (zero, factor) in ((first, second), (second, first)):
+                    if _is_zero(zero):
+                        return _combine(scale, op, factor), _combine(offset, op, factor)
+    return None
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0
+
+
+def _combine(left: ast.expr, op: ast.operator, right: ast.expr) -> ast.expr:
+    if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
+        a, b = left.value, right.value
+        return ast.Constant(a + b if isinstance(op, ast.Add) else a - b if isinstance(op, ast.Sub) else a * b)
+    if isinstance(op, ast.Add) and _is_zero(left):
+        return right
+    if isinstance(op, ast.Add | ast.Sub) and _is_zero(right):
+        return left
+    if isinstance(op, ast.Mult):
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, ast.Constant) and one.value == 1:
+                return other
+            if _is_zero(one):
+                return ast.Constant(0)
+    return ast.BinOp(left, op, right)
