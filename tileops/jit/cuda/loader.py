@@ -1,0 +1,114 @@
+"""Loads a cubin and launches it with cuda.core, on the stream that is torch's current one at that moment."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tileops.errors import LaunchError
+from tileops.jit.artifact import Artifact
+
+_MAX_GRID = 2**31 - 1
+_DEFAULT_SMEM = 48 << 10  # what a block may use without asking for more
+
+
+class CudaEntry:
+    """A loaded kernel.
+
+    The CUDA library behind it belongs to no context: one entry serves every GPU of its architecture.
+
+    Attributes:
+        facts: of the artifact: entry, block, registers, spill_bytes, ...
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        import torch
+        from cuda.core import LaunchConfig, ObjectCode, launch
+
+        self.facts = dict(artifact.facts)
+        self._kinds: tuple[str, ...] = tuple(self.facts["args"])
+        self._has_floats = any(kind in ("f32", "f64") for kind in self._kinds)
+        code = ObjectCode.from_cubin(artifact.parts["cubin"], name=str(self.facts["entry"]))
+        self._kernel = code.get_kernel(self.facts["entry"])
+        self._launch = launch
+        self._current_stream = torch.cuda.current_stream
+        self._current_device = torch.cuda.current_device
+        self._device_guard = torch.cuda.device
+        block, smem = self.facts["block"], self.facts["dynamic_smem"]
+        self._config = functools.lru_cache(maxsize=256)(
+            lambda grid: LaunchConfig(grid=(grid, 1, 1), block=(block, 1, 1), shmem_size=smem)
+        )
+        self._smem_allowed: set[int] = set()
+
+    def launch(self, grid: int, *args: Any, device: int | None = None) -> None:
+        """Puts the kernel on torch's current stream of a device.
+
+        Args:
+            grid: blocks; 0 launches nothing.
+            args: one per declared argument: int addresses and sizes, Python or NumPy floats.
+            device: number of the GPU that holds the data; the current one if None.
+
+        Raises:
+            LaunchError: the grid is out of range, or CUDA refuses the launch.
+        """
+        if grid == 0:
+            return
+        if not 0 < grid <= _MAX_GRID:
+            raise LaunchError(f"{self.facts['entry']}: a grid of {grid} blocks is outside 0 .. {_MAX_GRID}")
+        if self._has_floats:
+            args = pack_arguments(self._kinds, args)
+        current = self._current_device()
+        if device is None or device == current:
+            self._put(current, grid, args)
+        else:
+            with self._device_guard(device):
+                self._put(device, grid, args)
+
+    def _put(self, device: int, grid: int, args: tuple[Any, ...]) -> None:
+        if self.facts["dynamic_smem"] > _DEFAULT_SMEM and device not in self._smem_allowed:
+            self._allow_smem(device)
+        try:
+            self._launch(self._current_stream(device), self._config(grid), self._kernel, *args)
+        except Exception as error:  # cuda.core raises several types, by the layer that failed
+            raise LaunchError(
+                f"{self.facts['entry']} ({self.facts['arch']}) on cuda:{device}, grid {grid}, block "
+                f"{self.facts['block']}: {error}"
+            ) from error
+
+    def _allow_smem(self, device: int) -> None:
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (status,) = driver.cuKernelSetAttribute(attribute, self.facts["dynamic_smem"], self._kernel.handle, device)
+        if int(status) != 0:
+            raise LaunchError(
+                f"{self.facts['entry']}: cuda:{device} refuses {self.facts['dynamic_smem']} bytes of shared memory "
+                f"per block ({status})"
+            )
+        self._smem_allowed.add(device)
+
+    def __repr__(self) -> str:
+        return f"CudaEntry({self.facts['entry']}, {self.facts['arch']}, block={self.facts['block']})"
+
+
+def load(artifact: Artifact) -> CudaEntry:
+    """Loads a compiled kernel. Needs a GPU and its driver.
+
+    Raises:
+        LaunchError: the driver is missing or refuses the cubin.
+    """
+    try:
+        return CudaEntry(artifact)
+    except Exception as error:  # a missing library, a missing driver, a cubin for another architecture
+        raise LaunchError(
+            f"{artifact.facts.get('entry')} ({artifact.facts.get('arch')}) cannot be loaded: "
+            f"{type(error).__name__}: {error}; it needs a GPU of that architecture and its driver"
+        ) from error
+
+
+def pack_arguments(kinds: tuple[str, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments as cuda.core packs them right: it takes every Python float for a double."""
+    import numpy as np
+
+    makers = {"f32": np.float32, "f64": np.float64}
+    return tuple(makers[kind](arg) if kind in makers else arg for kind, arg in zip(kinds, args, strict=True))

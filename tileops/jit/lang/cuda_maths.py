@@ -1,0 +1,76 @@
+"""What some words of the vocabulary are on a GPU, which has instructions for powers of two and quotients.
+
+A word that is not here runs its general form (polynomials in float32). Accuracy: exponentials 2 ulp, quotients 2 ulp,
+so `sigmoid` and `silu` 4 ulp, with the special values of the general forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tileops.jit.lang import context
+from tileops.jit.lang.arith import as_float, as_int, fma, ldexp, maxq, select
+from tileops.jit.lang.values import Value, as_f32
+
+_LOG2E = 1.44269504
+_LN2_HIGH, _LN2_LOW = 0.693145752, 1.42860677e-6
+_ROUND = 12582912.0  # adding and subtracting 1.5 * 2**23 rounds to an integer, which stands in the low bits of the sum
+_ROUND_BITS = 0x4B400000
+
+
+def _ptx(instruction: str, *args: Value) -> Value:
+    """A float32 instruction of the GPU."""
+    sources = ", ".join(f"${i + 1}" for i in range(len(args)))
+    (result,) = context.emitter().ptx(f"{instruction} $0, {sources};", [args[0].ir.type], [arg.ir for arg in args])
+    return Value(result, args[0].kind)
+
+
+def _quotient(x: Value, y: Value) -> Value:
+    return _ptx("div.full.f32", as_f32(x), as_f32(y))
+
+
+def _reduced_exp(x: Value) -> tuple[Value, Value]:
+    """``(t, p)``: ``exp(x) = p * 2**n`` with p near 1; the low bits of t hold n."""
+    t = fma(x, _LOG2E, _ROUND)
+    n = t - _ROUND
+    r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
+    return t, _ptx("ex2.approx.ftz.f32", r * _LOG2E)
+
+
+def exp(x: Value) -> Value:
+    t, p = _reduced_exp(x)
+    y = ldexp(p, as_int(t) - _ROUND_BITS)
+    y = select(x > 88.72284, float("inf"), y)
+    return select(x < -103.98, 0.0, y)
+
+
+def exp_fast(x: Value) -> Value:
+    t, p = _reduced_exp(maxq(-87.33, x))
+    return select(x < -87.33, 0.0, as_float(as_int(p) + (as_int(t) << 23)))
+
+
+def exp2_fast(x: Value) -> Value:
+    return _ptx("ex2.approx.ftz.f32", x)
+
+
+def sigmoid(x: Value) -> Value:
+    return _quotient(as_f32(1.0, x.kind), 1.0 + exp(-x))
+
+
+def silu(x: Value) -> Value:
+    return _quotient(x, 1.0 + exp(-x))
+
+
+#: Name of a word -> its form on CUDA.
+FORMS: dict[str, Callable[..., Any]] = {
+    "exp": exp,
+    "exp_fast": exp_fast,
+    "exp_lp": exp_fast,
+    "exp2_fast": exp2_fast,
+    "exp2_lp": exp2_fast,
+    "sigmoid": sigmoid,
+    "sigmoid_lp": sigmoid,
+    "silu": silu,
+    "silu_lp": silu,
+}

@@ -1,0 +1,148 @@
+"""Device bodies of RMSNorm on CUDA.
+
+Everything is float32 and rounded once at the end. A row belongs to a warp, or to a whole block; sums over it are
+butterflies of fixed shape, so a result never depends on timing or on how many rows the call has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tileops.jit.lang import arith
+from tileops.jit.lang import cuda as lang
+
+
+def _square_sum(total: Any, x: Any) -> Any:
+    return arith.fma(x, x, total)
+
+
+def _scaled(x: Any, scale: Any) -> Any:
+    return x * scale
+
+
+def _weighted(x: Any, weight: Any, scale: Any) -> Any:
+    return x * scale * weight
+
+
+def _scale(total: Any, size: Any, eps: Any) -> Any:
+    return arith.rsqrt_exact(total / size + eps)
+
+
+def held_rows(
+    dtype: str, width: int, vectors: int, threads: int, threads_per_row: int, weighted: bool
+) -> Callable[..., None]:
+    """``kernel(x, weight, out, rows, row_bytes, x_step, size, eps)``: a row stays in registers between the sum and the
+    scaling, so it is read once.
+
+    `threads_per_row` is a warp or the block, and ``threads_per_row * vectors`` accesses of `width` bytes cover a
+    row. Rows of `x` are `x_step` bytes apart; `out` is contiguous; `size` is the row length as a float.
+    """
+    strip = lang.Strip(dtype, width, vectors)
+    load, store = strip.load_below, strip.store_below
+    square_sum = lang.strip_fold(_square_sum, [strip])
+    weigh = lang.strip_map(_weighted, [strip, strip], strip, 1)
+    multiply = lang.strip_map(_scaled, [strip], strip, 1)
+    row_sum = lang.block_sum(threads) if threads_per_row == threads else lang.warp_sum
+    scale_of = lang.traced(_scale, 3)
+    step = threads_per_row * width
+    rows_per_block = threads // threads_per_row
+
+    def kernel(x, weight, out, rows, row_bytes, x_step, size, eps):  # type: ignore[no-untyped-def]
+        thread = lang.thread_index()
+        offset = thread % threads_per_row * width
+        left = row_bytes - offset
+        row = lang.block_index() * rows_per_block + thread // threads_per_row
+        while row < rows:
+            values = load(x + row * x_step + offset, step, left)
+            scale = scale_of(row_sum(square_sum(0.0, values)), size, eps)
+            if weighted:
+                result = weigh(values, load(weight + offset, step, left), (scale,))
+            else:
+                result = multiply(values, (scale,))
+            store(out + row * row_bytes + offset, step, left, result)
+            row += lang.grid_size() * rows_per_block
+
+    return kernel
+
+
+def streamed_rows(dtype: str, width: int, vectors: int, threads: int, weighted: bool) -> Callable[..., None]:
+    """As `held_rows` for rows of any length: a block walks its row twice, the second time out of the cache."""
+    strip = lang.Strip(dtype, width, vectors)
+    load, store = strip.load_below, strip.store_below
+    square_sum = lang.strip_fold(_square_sum, [strip])
+    weigh = lang.strip_map(_weighted, [strip, strip], strip, 1)
+    multiply = lang.strip_map(_scaled, [strip], strip, 1)
+    row_sum = lang.block_sum(threads)
+    scale_of = lang.traced(_scale, 3)
+    step = threads * width
+    stride = step * vectors
+
+    def kernel(x, weight, out, rows, row_bytes, x_step, size, eps):  # type: ignore[no-untyped-def]
+        first = lang.thread_index() * width
+        row = lang.block_index()
+        while row < rows:
+            source, target = x + row * x_step, out + row * row_bytes
+            total = 0.0
+            offset = first
+            while offset < row_bytes:
+                total = square_sum(total, load(source + offset, step, row_bytes - offset))
+                offset += stride
+            scale = scale_of(row_sum(total), size, eps)
+            offset = first
+            while offset < row_bytes:
+                left = row_bytes - offset
+                values = load(source + offset, step, left)
+                if weighted:
+                    result = weigh(values, load(weight + offset, step, left), (scale,))
+                else:
+                    result = multiply(values, (scale,))
+                store(target + offset, step, left, result)
+                offset += stride
+            row += lang.grid_size()
+
+    return kernel
+
+
+def strided_rows(dtype: str, axes: int, threads: int, weighted: bool) -> Callable[..., None]:
+    """``kernel(x, weight, out, rows, count, size, eps, *geometry)`` for any strides, element by element.
+
+    `count` is the row length. The geometry (see `lang.walk`) is that of the rows (of `x` alone), then that within a
+    row (of `x` and of the weight); steps in bytes.
+    """
+    element = lang.Strip(dtype, lang.ITEMSIZE[dtype])
+    load, store = element.load, element.store
+    square_sum = lang.strip_fold(_square_sum, [element])
+    weigh = lang.strip_map(_weighted, [element, element], element, 1)
+    multiply = lang.strip_map(_scaled, [element], element, 1)
+    locate_row, locate = lang.walk(axes, 1), lang.walk(axes, 2)
+    row_sum = lang.block_sum(threads)
+    scale_of = lang.traced(_scale, 3)
+    itemsize, row_words = lang.ITEMSIZE[dtype], axes * 2
+
+    def kernel(x, weight, out, rows, count, size, eps, *geometry):  # type: ignore[no-untyped-def]
+        row_geometry, inner = geometry[:row_words], geometry[row_words:]
+        thread = lang.thread_index()
+        row = lang.block_index()
+        while row < rows:
+            (row_offset,) = locate_row(row, row_geometry)
+            total = 0.0
+            i = thread
+            while i < count:
+                at_x, _ = locate(i, inner)
+                total = square_sum(total, load(x + row_offset + at_x))
+                i += threads
+            scale = scale_of(row_sum(total), size, eps)
+            i = thread
+            while i < count:
+                at_x, at_weight = locate(i, inner)
+                value = load(x + row_offset + at_x)
+                if weighted:
+                    result = weigh(value, load(weight + at_weight), (scale,))
+                else:
+                    result = multiply(value, (scale,))
+                store(out + (row * count + i) * itemsize, result)
+                i += threads
+            row += lang.grid_size()
+
+    return kernel
