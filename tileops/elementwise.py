@@ -1,0 +1,7 @@
+"""Elementwise operators."""
+
+from __future__ import annotations
+
+from tileops.ops.elementwise import AddFwdOp, SiluAndMulFwdOp
+
+__all__ = ["AddFwdOp", "SiluAndMulFwdOp"]

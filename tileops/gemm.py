@@ -1,0 +1,7 @@
+"""Matrix multiplication operators."""
+
+from __future__ import annotations
+
+from tileops.ops.gemm import GemmFwdOp
+
+__all__ = ["GemmFwdOp"]

@@ -1,0 +1,7 @@
+"""Normalisation operators."""
+
+from __future__ import annotations
+
+from tileops.ops.norm import RMSNormFwdOp
+
+__all__ = ["RMSNormFwdOp"]

@@ -1,0 +1,531 @@
+"""The base of every op: construction, the plan of a new call, kernels, and what is known of the last call.
+
+A concrete op is thin. It assigns its manifest parameters and calls ``super().__init__(target=target)``, names
+its kernels and interfaces, and turns the facts of a checked call into a call spec:
+
+    class RMSNormFwdOp(Op):
+        kernel_types = {"cpu": RMSNormCpuKernel, "cuda": RMSNormCudaKernel}
+        interfaces = {"rms_norm": RMSNormFwdInterface}
+
+        def __init__(self, normalized_shape, eps=None, *, target=None):
+            self.normalized_shape = normalized_shape
+            self.eps = eps
+            super().__init__(target=target)
+
+        def _call_spec(self, facts):
+            return RMSNormCall(facts["x"], facts["weight"], facts["output"], ..., device=facts.device)
+
+Everything else (``__call__``, checks, the torch operator, fake function, roofline) is generated from the
+manifest entry.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from tileops import backend, jit, manifest
+from tileops.backend import registry
+from tileops.errors import CheckError, TileOpsWarning
+from tileops.kernels.base import CallSpec, Kernel, KernelInterface
+from tileops.ops import calling, dispatch, recording, selection, signature_codegen, targets, tuning
+from tileops.ops.facts import (
+    CallFacts,
+    allocated_spec,
+    call_device,
+    device_facts,
+    numel,
+    spec_of,
+)
+from tileops.ops.plans import CallRecord, Plan, PlanCache, allocate_and_launch, allocate_only
+
+_instances: weakref.WeakSet[Op] = weakref.WeakSet()
+
+
+class Built(NamedTuple):
+    """A kernel that an op holds, with the call that it was built for (plain values: it holds no tensor)."""
+
+    kernel: Kernel
+    call: CallSpec
+
+
+class _PerThread(threading.local):
+    """The only per-call state of an op. Written when a call succeeds, never pickled."""
+
+    plan: Plan | None = None
+
+
+class Op:
+    """Base class of all operators.
+
+    Construction checks parameters and fixes shape structure; it probes no device and compiles nothing. Dtypes
+    and devices come with the tensors of each call. An op is safe to call from several threads, survives a
+    fork, and pickles to its class, its parameters, its target and whether it is in tuned mode.
+
+    Attributes:
+        kernel_types: the in-tree implementations by key.
+        interfaces: the kernel interface of each call site, in the order in which a call reaches them.
+        delegate_types: sub-ops of a composite op by stage; empty for the others.
+        injected_parameters: names of constructor parameters beyond the manifest's that inject implementation
+            objects.
+        compile_op_names: the torch operators of this class.
+        target: which set of kernels serves this instance; None decides by process default and device.
+        tune: tuned mode: a kernel that is built for a new identity uses its tuning record, or is tuned first.
+    """
+
+    kernel_types: ClassVar[Mapping[str, type[Kernel]]] = MappingProxyType({})
+    interfaces: ClassVar[Mapping[str, type[KernelInterface]]] = MappingProxyType({})
+    delegate_types: ClassVar[Mapping[str, type[Op]]] = MappingProxyType({})
+    injected_parameters: ClassVar[tuple[str, ...]] = ()
+    compile_op_names: ClassVar[tuple[str, ...]] = ()
+    #: Axes, as (input, axis), whose extents the op's parameters fix; `_cache_key` leaves them out.
+    _static_axes: ClassVar[frozenset[tuple[int, int]]] = frozenset()
+    #: Input in whose place the buffer of a packed operand is launched; a class that sets it defines
+    #: `_call_token`.
+    _packed_input: ClassVar[str | None] = None
+
+    entry: ClassVar[Any] = None
+    _signature: ClassVar[Any] = None
+    _operator: ClassVar[Any] = None
+    _slots: ClassVar[tuple[calling.Slot, ...]] = ()
+    _input_names: ClassVar[tuple[str, ...]] = ()
+
+    target: str | None
+    tune: bool
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        entry = cls.__dict__.get("entry") or manifest.try_load_entry(cls.__name__)
+        if entry is not None:
+            _generate(cls, entry)
+
+    def __init__(self, *, target: str | None = None) -> None:
+        registry.load_backends()
+        cls = type(self)
+        if cls._signature is None:
+            raise TypeError(
+                f"{cls.__name__} has no manifest entry: name the class like an entry of "
+                f"tileops/manifest/spec, or set "
+                f"{cls.__name__}.entry"
+            )
+        names = list(cls.entry.signature.params)
+        construction = cls._signature.construct(**{name: getattr(self, name) for name in names})
+        for name in names:
+            object.__setattr__(self, name, construction.params[name])
+        self.target = None if target is None else registry.check_target(target)
+        self.tune = False
+        self._construction = construction
+        self._call = dispatch.encode({name: construction.params[name] for name in names}, target)
+        self._sites = selection.check_kernel_types(cls.__name__, self._all_kernel_types(), cls.interfaces)
+        self._lock = threading.RLock()
+        self._thread = _PerThread()
+        self._reset_plans()
+        self._built: dict[str, dict[Hashable, Built]] = {site: {} for site in cls.interfaces}
+        self._target_kernels: dict[Hashable, Callable[..., Any]] = {}
+        dispatch.remember(self)
+        _instances.add(self)
+        object.__setattr__(self, "_sealed", frozenset(names))
+
+    def _all_kernel_types(self) -> dict[str, type[Kernel]]:
+        cls = type(self)
+        added = registry.kernel_types(cls.__name__)
+        taken = sorted(added.keys() & cls.kernel_types.keys())
+        if taken:
+            raise backend.BackendError(
+                f"{cls.__name__}: kernel types {taken} exist already; register them under other keys"
+            )
+        return {**cls.kernel_types, **added}
+
+    def _reset_plans(self) -> None:
+        self._plans = PlanCache()
+        self._plan_of = self._plans.get
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in getattr(self, "_sealed", ()):
+            raise AttributeError(
+                f"{type(self).__name__}.{name} is fixed at construction; build another {type(self).__name__} "
+                f"with the new value"
+            )
+        object.__setattr__(self, name, value)
+
+    # Calls. `__call__`, `forward` and `_eager` are generated for each class.
+
+    def __call__(self, *tensors: torch.Tensor | None) -> Any:
+        """Runs the op; each class has its own signature, generated from its manifest entry."""
+        raise NotImplementedError(f"{type(self).__name__} has no manifest entry, so it cannot be called")
+
+    def forward(self, *tensors: torch.Tensor | None) -> Any:
+        """The same as calling the op."""
+        raise NotImplementedError(f"{type(self).__name__} has no manifest entry, so it cannot be called")
+
+    def _eager(self, *tensors: torch.Tensor | None) -> Any:
+        raise NotImplementedError
+
+    def _dispatched(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
+        """A call that something has to see: through torch's dispatcher, which comes back to `_eager_call`."""
+        self._require_tensors(tensors)
+        before = dispatch.calling.op
+        dispatch.calling.op = self
+        try:
+            return type(self)._operator(*tensors, self._call)
+        finally:
+            dispatch.calling.op = before
+
+    def _eager_call(self, tensors: Sequence[torch.Tensor | None]) -> Any:
+        """The implementation of the torch operator: tensors without neg or conj bits, in forward order."""
+        return self._eager(**dict(zip(self._input_names, tensors, strict=True)))
+
+    def _fake(self, tensors: Sequence[torch.Tensor | None]) -> Any:
+        """The operator's fake function: outputs without data, also for symbolic shapes."""
+        device = call_device(type(self).__name__, self._input_names, tensors)
+        checked = self._signature.check_call(self._construction, tuple(tensors))
+        results = tuple(torch.empty(shape, dtype=dtype, device=device) for _, shape, dtype in checked.outputs)
+        return results[0] if len(results) == 1 else results
+
+    def _require_tensors(self, tensors: Sequence[Any]) -> None:
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            if tensor is None and not slot.optional:
+                raise CheckError(
+                    type(self).__name__,
+                    f"inputs.{slot.name}",
+                    "the input is required, got None; pass a tensor",
+                )
+            if tensor is not None and not isinstance(tensor, torch.Tensor):
+                raise CheckError(
+                    type(self).__name__,
+                    f"inputs.{slot.name}",
+                    f"a torch.Tensor is needed, got {type(tensor).__name__}; convert it with torch.as_tensor",
+                )
+
+    def _explain(self, tensors: Sequence[Any]) -> None:
+        """After a RuntimeError: raises the error that names the tensor at fault, if one is. A plan's key
+        cannot tell a sparse tensor from a strided one, and finding out at every call would cost more than
+        failing late.
+        """
+        call_device(type(self).__name__, self._input_names, tensors)
+
+    # A new call signature
+
+    def _make_plan(self, key: Hashable, tensors: tuple[Any, ...], token: Any = None) -> Plan:
+        """Checks a call of a signature that was not seen before, chooses and builds its kernel, and remembers
+        how to run it.
+        """
+        with self._lock:
+            plan = self._plan_of(key)
+            if plan is None:
+                plan = self._plan_call(tensors, token)
+                self._plans.insert(key, plan)
+        return plan
+
+    def _plan_call(self, tensors: tuple[Any, ...], token: Any) -> Plan:
+        name = type(self).__name__
+        self._require_tensors(tensors)
+        device = call_device(name, self._input_names, tensors)
+        checked = self._signature.check_call(self._construction, tensors)
+        outputs = [None if found is None else (tuple(found[1]), found[2]) for found in checked.outputs]
+        dtype = next(tensor.dtype for tensor in tensors if tensor is not None)
+        if device.type == "meta":
+            return Plan(allocate_only(outputs, device), CallRecord(checked, dtype, device, None))
+        facts = self._facts(tensors, device, checked, token)
+        record = CallRecord(checked, dtype, device, facts)
+        recording.record(self, facts)
+        if not checked.written and all(output is None or numel(output[0]) == 0 for output in outputs):
+            return Plan(allocate_only(outputs, device), record)
+        target = registry.select_target(name, self.target, device)
+        if target != backend.BUILTIN:
+            kernel = self._target_kernel(target, tensors, facts)
+            return Plan(targets.runner(name, kernel, checked, device), record)
+        with _current_device(device):
+            launch = self._bind(facts)
+        return Plan(allocate_and_launch(len(tensors), outputs, device, launch), record)
+
+    def _facts(
+        self, tensors: Sequence[Any], device: torch.device, checked: Any, token: Any = None
+    ) -> CallFacts:
+        found = {
+            name: None if tensor is None else spec_of(tensor)
+            for name, tensor in zip(self._input_names, tensors, strict=True)
+        }
+        for output in checked.outputs:
+            if output is not None:
+                found[output[0]] = allocated_spec(output[1], output[2], device)
+        layout = None if token is None else token.layout
+        return CallFacts(device_facts(device), found, checked.indices, layout)
+
+    def _call_spec(self, facts: CallFacts) -> CallSpec:
+        """The call spec of the op's interface. Ops with several call sites override `_bind` instead."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how a call becomes a call spec: define _call_spec"
+        )
+
+    def _bind(self, facts: CallFacts) -> Callable[..., None]:
+        """Returns ``launch(*inputs, *outputs)`` for calls with these facts."""
+        (site,) = self.interfaces
+        call = self._call_spec(facts)
+        return self.kernel_for(site, call).bind(call)
+
+    # Kernels
+
+    def kernel_for(self, interface: str, call: CallSpec) -> Kernel:
+        """The kernel that serves `call` at a call site; built on first need, one for each build identity.
+
+        Args:
+            interface: a key of `interfaces`.
+            call: the facts of the call.
+
+        Raises:
+            OpNotAvailableError: no kernel runs on the device.
+            DispatchError: every kernel refuses the call (with all reasons), or several accept it and none is
+                preferred.
+            KernelCompileError: the kernel does not compile.
+        """
+        kernel_type = selection.choose(type(self).__name__, interface, self._sites[interface], call)
+        with self._lock:
+            config = tuning.config_for(self, interface, kernel_type, call)
+            identity = kernel_type.identity(call, config)
+            built = self._built[interface].get(identity)
+            if built is None:
+                built = Built(build(kernel_type, call, config), call)
+                self._built[interface][identity] = built
+            return built.kernel
+
+    def get_or_build_kernel(
+        self, name: str, inputs: Sequence[torch.Tensor | None]
+    ) -> Callable[..., Any] | Kernel:
+        """The kernel for these inputs: a target's callable, or the in-tree kernel of a call site.
+
+        Args:
+            name: the call site, a key of `interfaces`.
+            inputs: one tensor or None for each call-time input, in forward order.
+        """
+        tensors = tuple(inputs)
+        self._require_tensors(tensors)
+        op = type(self).__name__
+        device = call_device(op, self._input_names, tensors)
+        checked = self._signature.check_call(self._construction, tensors)
+        facts = self._facts(tensors, device, checked)
+        target = registry.select_target(op, self.target, device)
+        if target != backend.BUILTIN:
+            return self._target_kernel(target, tensors, facts)
+        with _current_device(device):
+            return self.kernel_for(name, self._call_spec(facts))
+
+    def _target_kernel(self, target: str, tensors: Sequence[Any], facts: CallFacts) -> Callable[..., Any]:
+        """The target's kernel; asks its builder once for each (device, dtypes, cache key of the shapes)."""
+        shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
+        dtypes = tuple(None if tensor is None else tensor.dtype for tensor in tensors)
+        key = (target, facts.device, dtypes, self._cache_key(*shapes))
+        with self._lock:
+            kernel = self._target_kernels.get(key)
+            if kernel is None:
+                specs = [facts[name] for name in self._input_names]
+                kernel = targets.build(type(self).__name__, target, specs, self._construction.params)
+                self._target_kernels[key] = kernel
+            return kernel
+
+    def _cache_key(self, *input_shapes: tuple[int, ...]) -> Hashable:
+        """What of the shapes decides which kernel a target builds; one build for each value.
+
+        Default: every axis but those of `_static_axes`. Override it where kernels depend on less, for example
+            on a product of axes.
+        """
+        static = self._static_axes
+        if not static:
+            _warn_full_shapes(type(self))
+        return tuple(
+            tuple(size for axis, size in enumerate(shape) if not {(i, axis), (i, axis - len(shape))} & static)
+            for i, shape in enumerate(input_shapes)
+        )
+
+    def built_kernels(self, name: str) -> Mapping[Hashable, Kernel]:
+        """The kernels built for a call site, by build identity. For inspection, never for dispatch."""
+        return MappingProxyType({identity: built.kernel for identity, built in self._built[name].items()})
+
+    def kernel_delegates(self) -> tuple[Op, ...]:
+        """The ops whose kernels this op runs; empty unless it is composite."""
+        return ()
+
+    def iter_kernels(self) -> Iterator[Kernel]:
+        """Every kernel that the op holds, each once, through its delegates."""
+        seen: set[int] = set()
+        own = (built.kernel for kernels in self._built.values() for built in list(kernels.values()))
+        delegated = (kernel for delegate in self.kernel_delegates() for kernel in delegate.iter_kernels())
+        for kernel in (*own, *delegated):
+            if id(kernel) not in seen:
+                seen.add(id(kernel))
+                yield kernel
+
+    # Tuning
+
+    def autotune(self, *example_inputs: Any, calls: Any = None, **options: Any) -> Any:
+        """Tunes the kernels that the op has built and those that examples or calls need, and sets `tune`.
+
+        Args:
+            *example_inputs: tensors of one call, as passed to the op; or several such calls, each a tuple.
+            calls: call specs to tune for, instead of or besides tensors.
+            **options: passed on to `tileops.autotune.tune` (trials, budget, progress, ...).
+
+        Returns:
+            The tuning report. With nothing built and no examples it has no kernels and says what to pass.
+
+        Raises:
+            TuningError: every candidate of a kernel failed.
+        """
+        return tuning.autotune(self, example_inputs, calls, options)
+
+    def request_tune(self) -> None:
+        """Puts the op in tuned mode: the next kernel that it builds uses its tuning record, or is tuned
+        before its first launch.
+        """
+        self.tune = True
+
+    def _forget_plans(self) -> None:
+        """Makes the next calls choose their kernels anew, as after tuning."""
+        with self._lock:
+            self._reset_plans()
+
+    # What is known of the last call on this thread
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Dtype of the first tensor of this thread's last call; None before it."""
+        plan = self._thread.plan
+        return None if plan is None else plan.record.dtype
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device of this thread's last call; None before it."""
+        plan = self._thread.plan
+        return None if plan is None else plan.record.device
+
+    def _last_call(self) -> CallRecord:
+        plan = self._thread.plan
+        if plan is None:
+            raise RuntimeError(
+                f"{type(self).__name__}: no call has completed yet on this thread; call the op before asking "
+                f"for its cost"
+            )
+        return plan.record
+
+    def eval_roofline(self) -> tuple[int, int]:
+        """Floating-point operations and bytes of this thread's last completed call.
+
+        Raises:
+            RuntimeError: no call has completed yet.
+        """
+        return self._signature.roofline(self._last_call().checked)
+
+    def eval_roofline_read_bytes(self) -> int:
+        """Bytes that this thread's last completed call had to read.
+
+        Raises:
+            RuntimeError: no call has completed yet.
+        """
+        return self._signature.read_bytes(self._last_call().checked)
+
+    # For readers without tensors
+
+    def _meta(self, shapes: Sequence[Sequence[int] | None], dtypes: Sequence[torch.dtype | None]) -> Any:
+        tensors = tuple(
+            None if shape is None or dtype is None else torch.empty(tuple(shape), dtype=dtype, device="meta")
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
+        self._require_tensors(tensors)
+        return self._signature.check_call(self._construction, tensors)
+
+    # Copies
+
+    def __reduce__(self) -> tuple[Callable[..., Op], tuple[Any, ...]]:
+        return _rebuild, (type(self), dict(self._construction.params), self.target, self.tune)
+
+    def __repr__(self) -> str:
+        params = ", ".join(f"{name}={value!r}" for name, value in self._construction.params.items())
+        target = "" if self.target is None else f"{', ' if params else ''}target={self.target!r}"
+        return f"{type(self).__name__}({params}{target})"
+
+
+def build(kernel_type: type[Kernel], call: CallSpec, config: Any) -> Kernel:
+    """Compiles or loads everything that a kernel needs and makes the instance."""
+    programs = kernel_type.programs(call, config)
+    return kernel_type(config, {name: jit.get_entry(program) for name, program in programs.items()})
+
+
+def _current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Building and loading for a GPU happens with that GPU current."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _rebuild(cls: type[Op], params: dict[str, Any], target: str | None, tune: bool) -> Op:
+    op = cls(**params, target=target)
+    op.tune = tune
+    return op
+
+
+_warned_types: set[type] = set()
+
+
+def _warn_full_shapes(cls: type[Op]) -> None:
+    if cls not in _warned_types:
+        _warned_types.add(cls)
+        warnings.warn(
+            f"{cls.__name__} has neither _static_axes nor its own _cache_key: its target builds one kernel "
+            f"for each shape. Define one "
+            f"of them on the class",
+            TileOpsWarning,
+            stacklevel=2,
+        )
+
+
+def _generate(cls: type[Op], entry: Any) -> None:
+    """Adds what the manifest entry implies to an op class."""
+    signature = signature_codegen.signature_for(entry)
+    slots = _slots(entry)
+    cls.entry = entry
+    cls._signature = signature
+    cls._slots = tuple(slots)
+    cls._input_names = tuple(slot.name for slot in slots)
+    if not slots:
+        return  # nothing to dispatch on: the op's own forward is called
+    outputs = len(entry.signature.outputs)
+    cls._operator = dispatch.register(cls, slots, outputs)
+    cls.compile_op_names = (dispatch.operator_name(cls.__name__),)
+    call, eager = calling.generate(
+        cls.__name__, cls.__module__, slots, outputs, cls._operator, cls._packed_input
+    )
+    for name, function in (("__call__", call), ("forward", call), ("_eager", eager)):
+        setattr(cls, name, function)
+
+
+def _slots(entry: Any) -> list[calling.Slot]:
+    """The call-time inputs of an entry in forward order."""
+    declared = entry.signature.inputs
+    written = entry.raw["signature"]
+    is_complex = "complex" in str(written)
+    order = sorted(declared.values(), key=lambda item: item.kw_only)
+    return [
+        calling.Slot(
+            item.name,
+            optional=item.optional is not None,
+            kw_only=item.kw_only,
+            is_complex=is_complex,
+            type="{dtype} {shape}".format(**written["inputs"][item.name]),
+        )
+        for item in order
+    ]
+
+
+def _renew_locks() -> None:
+    """In a forked child: a lock that another thread of the parent held would never be released."""
+    for op in list(_instances):
+        object.__setattr__(op, "_lock", threading.RLock())
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -1,0 +1,195 @@
+"""Writes the call functions of an op class from its inputs: the hot path, as flat as Python can be.
+
+What is generated for a class with a required and an optional input (shortened):
+
+    def __call__(self, x, weight=None):
+        if _compiling():                                   # under torch.compile: one node in the graph
+            return _operator(x, weight, self._call)
+        if type(x) is _Tensor and ... and not (<guards>) and not (_grad_enabled() and x.requires_grad ...):
+            return plan.run(x, weight)                     # plan looked up by the call signature, built on a
+            miss
+        return self._dispatched((x, weight))               # torch's dispatcher
+
+    def _eager(self, x, weight=None): ...                  # the same without guards: what the torch operator
+    runs
+
+The call signature holds, for each input, its presence, shape, dtype, device (with the alignment of the
+address on CUDA) and strides. Neg and conj bits and the need of a gradient never reach it: such calls take the
+dispatcher, which resolves them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tileops.ops._torch_guards import guards
+from tileops.ops.facts import placement
+from tileops.ops.plans import execute
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One call-time input as the generated functions see it.
+
+    Attributes:
+        name: manifest name, and parameter name.
+        optional: may be None, and defaults to it.
+        kw_only: passed by keyword only.
+        is_complex: may have a complex dtype, and hence a conj bit.
+        type: dtype and shape as the entry declares them, for the docstring.
+    """
+
+    name: str
+    optional: bool = False
+    kw_only: bool = False
+    is_complex: bool = False
+    type: str = ""
+
+
+def parameter_list(slots: Sequence[Slot], annotate: bool = True) -> str:
+    """``self, x: Tensor, weight: Tensor | None = None``"""
+    parts = ["self"]
+    starred = False
+    for slot in slots:
+        if slot.kw_only and not starred:
+            parts.append("*")
+            starred = True
+        text = slot.name
+        if annotate:
+            text += ": torch.Tensor | None = None" if slot.optional else ": torch.Tensor"
+        elif slot.optional:
+            text += "=None"
+        parts.append(text)
+    return ", ".join(parts)
+
+
+def _plain(slot: Slot) -> str:
+    name = slot.name
+    test = f"(type({name}) is _Tensor or type({name}) is _Parameter) and not {name}.is_neg()"
+    if slot.is_complex:
+        test += f" and not {name}.is_conj()"
+    return f"({name} is None or {test})" if slot.optional else test
+
+
+def _needs_grad(slot: Slot) -> str:
+    test = f"{slot.name}.requires_grad"
+    return f"({slot.name} is not None and {test})" if slot.optional else test
+
+
+def _facts(slot: Slot) -> str:
+    name = slot.name
+    facts = (
+        f"{name}.shape, {name}.dtype, {name}.is_cpu or _placement({name}), "
+        f"{name}.is_contiguous() or {name}.stride()"
+    )
+    return f"None if {name} is None else ({facts})" if slot.optional else facts
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def _body(slots: Sequence[Slot], packed: str | None, indent: str) -> list[str]:
+    """Signature, plan, run. `packed` names the input in whose place a packed operand's buffer is passed."""
+    names = [slot.name for slot in slots]
+    facts = [_facts(slot) for slot in slots]
+    operands = names
+    token = ""
+    lines = ["try:"]
+    if packed is not None:
+        lines.append(f"    token = self._call_token({', '.join(names)})")
+        facts.append("None if token is None else token.layout")
+        operands = [
+            f"{name} if token is None else token.buffer" if name == packed else name for name in names
+        ]
+        token = ", token"
+    lines += [
+        "    key = (",
+        *(f"        {item}," for item in facts),
+        "    )",
+        "    plan = self._plan_of(key)",
+        "    if plan is None:",
+        f"        plan = self._make_plan(key, {_tuple(names)}{token})",
+        f"    result = plan.run({', '.join(operands)})",
+        "except RuntimeError:",
+        f"    self._explain({_tuple(names)})",
+        "    raise",
+        "plan.used = True",
+        "self._thread.plan = plan",
+        "return result",
+    ]
+    return [indent + line for line in lines]
+
+
+def source_of(slots: Sequence[Slot], returns: str = "torch.Tensor", packed: str | None = None) -> str:
+    """The source of ``__call__`` and ``_eager`` for a class with these inputs."""
+    names = [slot.name for slot in slots]
+    tests = [_plain(slot) for slot in slots]
+    tests += [guards().expression, f"not (_grad_enabled() and ({' or '.join(map(_needs_grad, slots))}))"]
+    return "\n".join(
+        [
+            f"def __call__({parameter_list(slots)}) -> {returns}:",
+            "    if _compiling():",
+            f"        return _operator({', '.join(names)}, self._call)",
+            "    if (",
+            f"        {tests[0]}",
+            *(f"        and {test}" for test in tests[1:]),
+            "    ):",
+            *_body(slots, packed, "        "),
+            f"    return self._dispatched({_tuple(names)})",
+            "",
+            "",
+            f"def _eager({parameter_list(slots, annotate=False)}):",
+            *_body(slots, packed, "    "),
+            "",
+        ]
+    )
+
+
+def _doc(slots: Sequence[Slot]) -> str:
+    """Inputs as the manifest declares them."""
+    lines = [f"    {slot.name}: {slot.type}{', optional' if slot.optional else ''}" for slot in slots]
+    return "\n".join(["Runs the op; the manifest declares the tensors.", "", "Args:", *lines, ""])
+
+
+def generate(
+    op: str,
+    module: str,
+    slots: Sequence[Slot],
+    outputs: int,
+    operator: Callable[..., Any],
+    packed: str | None = None,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functions ``__call__`` and ``_eager`` of the op class named `op`.
+
+    Args:
+        op: class name.
+        module: module of the class.
+        slots: the call-time inputs in forward order, those passed by keyword only last.
+        outputs: how many results a call has.
+        operator: the torch operator, called as ``operator(*tensors, call)``.
+        packed: input in whose place ``self._call_token(*tensors).buffer`` is launched, or None.
+    """
+    names: dict[str, Any] = {
+        "Any": Any,
+        "torch": torch,
+        "_Tensor": torch.Tensor,
+        "_Parameter": torch.nn.Parameter,
+        "_compiling": torch.compiler.is_dynamo_compiling,
+        "_grad_enabled": torch.is_grad_enabled,
+        "_operator": operator,
+        "_placement": placement,
+        **guards().names,
+    }
+    returns = "torch.Tensor" if outputs == 1 else f"tuple[{', '.join(['torch.Tensor'] * outputs)}]"
+    namespace = execute(source_of(slots, returns, packed), f"tileops {op}", names)
+    functions = namespace["__call__"], namespace["_eager"]
+    for function in functions:
+        function.__module__ = module
+        function.__qualname__ = f"{op}.{function.__name__}"
+    functions[0].__doc__ = _doc(slots)
+    return functions

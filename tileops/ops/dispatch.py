@@ -1,0 +1,208 @@
+"""Ops as torch operators: what torch.compile, export, autograd, profilers and transforms see of a call.
+
+Every op class with call-time tensors is one operator ``tileops::<name>`` with the schema
+
+    (Tensor x, Tensor? weight, str call) -> Tensor
+
+where `call` is the canonical JSON of the construction parameters and the target. The implementation finds an
+op of that class and JSON, or builds one, so a compiled or exported graph needs no Python object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tileops.errors import BackwardError
+from tileops.ops.calling import Slot
+from tileops.ops.dtypes import dtype_of, name_of
+
+if TYPE_CHECKING:
+    from tileops.ops.base import Op
+
+#: The library object owns the registrations: it lives as long as the process.
+_library = torch.library.Library("tileops", "FRAGMENT")
+
+_REBUILT_LIMIT = 256
+_rebuilt: OrderedDict[tuple[type[Op], str], Op] = OrderedDict()
+_rebuilt_lock = threading.Lock()
+_alive: weakref.WeakValueDictionary[tuple[type[Op], str], Op] = weakref.WeakValueDictionary()
+
+
+class _Calling(threading.local):
+    """The op whose call is on its way through the dispatcher, so that the implementation runs on that very
+    object.
+    """
+
+    op: Op | None = None
+
+
+calling = _Calling()
+
+
+# Names
+
+
+def operator_name(cls: str) -> str:
+    """ "rms_norm_fwd" for "RMSNormFwdOp", "rope_fwd" for "RoPEFwdOp"."""
+    text = cls.removesuffix("Op")
+    for mixed in ("RoPE", "MoE", "YaRN"):  # camel-cased abbreviations are one word
+        text = text.replace(mixed, mixed.capitalize())
+    text = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", text)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", text).lower()
+
+
+def schema_of(name: str, slots: Sequence[Slot], outputs: int) -> str:
+    """The operator's schema. Inputs keep their names; the last argument is always ``str call``."""
+    inputs = ", ".join(f"Tensor{'?' if slot.optional else ''} {slot.name}" for slot in slots)
+    results = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+    return f"{name}({inputs}, str call) -> {results}"
+
+
+# Construction parameters as text
+
+
+def encode(params: Mapping[str, Any], target: str | None) -> str:
+    """Canonical JSON of an op's construction: equal ops give equal text.
+
+    Raises:
+        TypeError: a value cannot be written down.
+    """
+    values = {name: _plain(value) for name, value in params.items()}
+    return json.dumps({"params": values, "target": target}, sort_keys=True, separators=(",", ":"))
+
+
+def decode(call: str) -> tuple[dict[str, Any], str | None]:
+    """The construction parameters and the target that `encode` wrote down."""
+    found = json.loads(call)
+    return {name: _value(value) for name, value in found["params"].items()}, found["target"]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return {"dtype": name_of(value)}
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return {"float": repr(value)}  # JSON has no inf and no nan
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(item) for item in value]}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(
+        f"a construction parameter of type {type(value).__name__} cannot travel in a graph: {value!r}"
+    )
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_value(item) for item in value]
+    if isinstance(value, dict):
+        ((kind, text),) = value.items()
+        if kind == "tuple":
+            return tuple(_value(item) for item in text)
+        return dtype_of(text) if kind == "dtype" else float(text)
+    return value
+
+
+# From text back to an op
+
+
+def remember(op: Op) -> None:
+    """Makes a live op the one that graphs with its construction run on."""
+    _alive[type(op), op._call] = op
+
+
+def find(cls: type[Op], call: str) -> Op:
+    """The op that a graph node runs on: the caller, else a living equal one, else one built from `call`."""
+    current = calling.op
+    if current is not None and type(current) is cls and current._call == call:
+        return current
+    alive = _alive.get((cls, call))
+    if alive is not None:
+        return alive
+    with _rebuilt_lock:
+        op = _rebuilt.get((cls, call))
+        if op is None:
+            params, target = decode(call)
+            op = _rebuilt[cls, call] = cls(**params, target=target)
+            if len(_rebuilt) > _REBUILT_LIMIT:
+                _rebuilt.popitem(last=False)
+        else:
+            _rebuilt.move_to_end((cls, call))
+    return op
+
+
+# Registration
+
+
+def register(cls: type[Op], slots: Sequence[Slot], outputs: int) -> Any:
+    """Defines the operator of an op class: schema, implementation for every device, fake function, autograd.
+
+    Returns:
+        The operator overload, called as ``operator(*tensors, call)``.
+    """
+    name = operator_name(cls.__name__)
+    _library.define(schema_of(name, slots, outputs), tags=(torch.Tag.pt2_compliant_tag,))
+
+    def implementation(*arguments: Any) -> Any:
+        *tensors, call = arguments
+        return find(cls, call)._eager_call(tensors)
+
+    def fake(*arguments: Any) -> Any:
+        *tensors, call = arguments
+        return find(cls, call)._fake(tensors)
+
+    _library.impl(name, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tileops::{name}", fake, lib=_library)
+    torch.library.register_autograd(
+        f"tileops::{name}", _missing_backward, setup_context=_remember_inputs(cls.__name__), lib=_library
+    )
+    return getattr(torch.ops.tileops, name).default
+
+
+def _remember_inputs(op: str) -> Callable[[Any, tuple, Any], None]:
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.op = op
+        ctx.inputs = [(t.shape, t.dtype) if isinstance(t, torch.Tensor) else None for t in inputs]
+
+    return setup_context
+
+
+def _missing_backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """Reaches `missing_gradient` for every input that needs a gradient. As an operator of its own it lets a
+    compiler trace the backward pass of a model that never runs it.
+    """
+    grad = next(item for item in grads if item is not None)
+    results: list[torch.Tensor | None] = []
+    for needed, facts in zip(ctx.needs_input_grad, ctx.inputs, strict=True):
+        if needed and facts is not None:
+            shape, dtype = facts
+            results.append(torch.ops.tileops.missing_gradient(grad, shape, ctx.op).to(dtype))
+        else:
+            results.append(None)
+    return tuple(results)
+
+
+def _missing_gradient(grad: torch.Tensor, size: Sequence[int], op: str) -> torch.Tensor:
+    raise BackwardError(
+        f"{op}: backward: the operator has no gradient formula. Call it under torch.no_grad() or "
+        f"torch.inference_mode(), or on detached "
+        f"tensors; to train, use the PyTorch function that its documentation names"
+    )
+
+
+_library.define(
+    "missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
+)
+_library.impl("missing_gradient", _missing_gradient, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "tileops::missing_gradient", lambda grad, size, op: grad.new_empty(size), lib=_library
+)

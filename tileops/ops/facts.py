@@ -1,0 +1,118 @@
+"""From tensors to the plain facts that kernels are chosen by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from tileops.errors import CheckError
+from tileops.kernels.base import DTYPES, DeviceFacts, TensorSpec, contiguous_strides
+from tileops.ops.dtypes import name_of
+
+_CPU = DeviceFacts()
+
+
+@lru_cache(maxsize=64)
+def device_facts(device: torch.device) -> DeviceFacts:
+    """The facts of a device; asks the driver once per GPU."""
+    if device.type != "cuda":
+        return _CPU if device.type == "cpu" else DeviceFacts(type=device.type, index=device.index or 0)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found = torch.cuda.get_device_properties(index)
+    return DeviceFacts(
+        type="cuda",
+        index=index,
+        arch=f"sm_{found.major}{found.minor}",
+        sm_count=found.multi_processor_count,
+        smem_per_block=found.shared_memory_per_block_optin,
+    )
+
+
+def address_class(tensor: torch.Tensor) -> int:
+    """Bytes, at most 16, that the address of `tensor` is a multiple of; never under the element size."""
+    address = tensor.data_ptr() | 16
+    return max(address & -address, tensor.element_size())
+
+
+def placement(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    """The part of the call signature that says where a tensor off the CPU lies."""
+    device = tensor.device
+    return device, (address_class(tensor) if device.type == "cuda" else 0)
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """The facts of one tensor. Strides of axes of size one are normalised, so equal layouts compare equal."""
+    shape = tuple(tensor.shape)
+    strides = contiguous_strides(shape) if tensor.is_contiguous() else tuple(tensor.stride())
+    device = tensor.device
+    alignment = address_class(tensor) if device.type == "cuda" else tensor.element_size()
+    return TensorSpec(str(device), name_of(tensor.dtype), shape, strides, alignment)
+
+
+def allocated_spec(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> TensorSpec:
+    """The facts of an output that is allocated for the call."""
+    size = tuple(shape)
+    name = name_of(dtype)
+    alignment = 16 if device.type == "cuda" else DTYPES[name][0]
+    return TensorSpec(str(device), name, size, contiguous_strides(size), alignment)
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """A checked call, as `Op._call_spec` sees it.
+
+    Attributes:
+        device: the call device.
+        tensors: facts of every input and output by manifest name; None for an absent one.
+        indices: values of the indices that the call solved.
+        packed: layout of a packed operand, where the op has one.
+    """
+
+    device: DeviceFacts
+    tensors: dict[str, TensorSpec | None]
+    indices: dict[str, Any]
+    packed: str | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tensors[name]
+
+
+def call_device(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None]) -> torch.device:
+    """The device that every tensor of a call shares.
+
+    Raises:
+        CheckError: two tensors lie on different devices, or a tensor is not strided.
+    """
+    first: tuple[str, torch.device] | None = None
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor is None:
+            continue
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            raise CheckError(
+                op,
+                f"inputs.{name}",
+                f"a dense tensor is needed, this one is {kind}; convert it with .to_dense()",
+            )
+        if first is None:
+            first = name, tensor.device
+        elif tensor.device != first[1]:
+            raise CheckError(
+                op,
+                f"inputs.{name}",
+                f"all inputs must be on one device, but {first[0]} is on {first[1]} and {name} on "
+                f"{tensor.device}; "
+                f"move one with .to()",
+            )
+    if first is None:
+        raise CheckError(op, "inputs", "the call has no tensor to take its device from")
+    return first[1]
+
+
+def numel(shape: Sequence[int]) -> int:
+    return math.prod(shape)

@@ -1,0 +1,169 @@
+"""Plans: what a call of a known signature does, and how many of them an op keeps."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from tileops.kernels.base import contiguous_strides
+from tileops.ops.facts import CallFacts
+
+Run = Callable[..., Any]
+
+#: shape and dtype of one output; None where the call returns None in its place
+OutputSpec = tuple[tuple[int, ...], torch.dtype] | None
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """The facts of a call that completed; `eval_roofline()` and `op.dtype` read them.
+
+    Attributes:
+        checked: what the generated call check found out.
+        dtype: dtype of the first tensor.
+        device: the call device.
+        facts: the plain facts, or None for a call on meta tensors.
+    """
+
+    checked: Any
+    dtype: torch.dtype
+    device: torch.device
+    facts: CallFacts | None
+
+
+class Plan:
+    """How to run a call whose signature is known.
+
+    Attributes:
+        run: ``run(*tensors)`` allocates the outputs, launches, and returns what the op returns.
+        record: the facts of such a call.
+        used: set by every call, cleared by `PlanCache` when it looks for something to drop.
+    """
+
+    __slots__ = ("record", "run", "used")
+
+    def __init__(self, run: Run, record: CallRecord) -> None:
+        self.run = run
+        self.record = record
+        self.used = True
+
+
+class PlanCache(dict[Hashable, Plan]):
+    """Plans by call signature, at most `limit`, dropped by the clock algorithm.
+
+    A hit only sets `Plan.used`: moving it to the front of a list, as a strict LRU does, would cost a tenth of
+    a small call. What is dropped has not been used since the hand last passed it. Readers take no lock;
+    `insert` needs the caller's.
+    """
+
+    def __init__(self, limit: int = 1024) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def insert(self, key: Hashable, plan: Plan) -> None:
+        while len(self) >= self.limit:
+            oldest = next(iter(self))
+            candidate = self.pop(oldest)
+            if candidate.used:
+                candidate.used = False
+                self[oldest] = candidate
+        self[key] = plan
+
+
+def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+    """A tensor of one element, expanded to `shape`, such that ``empty_like`` of it allocates a contiguous
+    one.
+
+    Half the price of ``torch.empty`` with its keyword arguments, and blind to a default device. None where
+    torch would choose another layout.
+    """
+    size = tuple(shape)
+    expanded = torch.empty((), dtype=dtype, device=device).expand(size)
+    dense = torch.empty_like(expanded, device="meta").stride()  # the layout, without allocating the memory
+    return expanded if tuple(dense) == contiguous_strides(size) else None
+
+
+def allocator(output: OutputSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
+    """A function that allocates one output."""
+    if output is None:
+        return lambda: None
+    shape, dtype = output
+    return lambda: torch.empty(shape, dtype=dtype, device=device)
+
+
+def allocate_only(outputs: Sequence[OutputSpec], device: torch.device) -> Run:
+    """A plan's function for a call that runs no kernel: meta tensors, or outputs without elements."""
+    make = [allocator(output, device) for output in outputs]
+
+    def run(*tensors: Any) -> Any:
+        results = [allocate() for allocate in make]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return run
+
+
+def allocate_and_launch(
+    inputs: int, outputs: Sequence[OutputSpec], device: torch.device, launch: Callable[..., None]
+) -> Run:
+    """A plan's function: allocates `outputs`, then ``launch(*tensors, *outputs)`` on the right device."""
+    sources = []
+    values: list[Any] = []
+    for output in outputs:
+        like = None if output is None else template(*output, device)
+        values.append(allocator(output, device) if like is None else like)
+        sources.append("call" if like is None else "like")
+    make = _composer(inputs, tuple(sources), device.type == "cuda")
+    return make(launch, values, device.index)
+
+
+@lru_cache(maxsize=256)
+def _composer(inputs: int, sources: tuple[str, ...], guarded: bool) -> Callable[..., Run]:
+    """Writes out the calls instead of looping over tuples, which is what a small call would spend its time
+    on.
+    """
+    tensors = [f"t{i}" for i in range(inputs)]
+    results = [f"o{i}" for i in range(len(sources))]
+    lines = [
+        "def make(launch, values, index):",
+        *(f"    v{i} = values[{i}]" for i in range(len(sources))),
+        f"    def run({', '.join(tensors)}):",
+        *(
+            f"        o{i} = {f'empty_like(v{i})' if source == 'like' else f'v{i}()'}"
+            for i, source in enumerate(sources)
+        ),
+    ]
+    call = f"launch({', '.join(tensors + results)})"
+    if guarded:
+        lines += [
+            "        if current_device() == index:",
+            f"            {call}",
+            "        else:",
+            "            with device_guard(index):",
+            f"                {call}",
+        ]
+    else:
+        lines.append(f"        {call}")
+    lines += [f"        return {', '.join(results) if results else 'None'}", "    return run"]
+    names = {
+        "empty_like": torch.empty_like,
+        "current_device": torch.cuda.current_device,
+        "device_guard": torch.cuda.device,
+    }
+    name = f"tileops plan {inputs}-{'.'.join(sources)}-{guarded}"
+    return execute("\n".join(lines) + "\n", name, names)["make"]
+
+
+def execute(source: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Runs generated source so that tracebacks and ``inspect.getsource`` show it; returns its namespace."""
+    filename = f"<{name}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    # No __name__: where there is one, Dynamo imports that module to find the globals of the code that it
+    # traces.
+    namespace = dict(names)
+    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
+    return namespace
