@@ -1,0 +1,199 @@
+"""Compiling one Python function with Numba to object code: the only module that uses private names of Numba's compiler.
+
+A private compiler instance per CPU target, instead of Numba's global one, gives three things: our CPU name and feature
+set, object code without a detour through Numba's own execution engine, and a start-up ten times shorter, because only
+the parts of the language that kernels use are registered. Where a private name is missing, the public `numba.cfunc`
+gives the LLVM text of the function, from which llvmlite makes the object.
+
+Numba's file cache is never used.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import llvmlite.binding as llvm
+import numba
+from numba import types
+
+from tileops.jit.cpu.elf import undefined_symbols
+from tileops.jit.cpu.target import CpuTarget, target_machine
+from tileops.jit.lang import context as lang_context
+
+log = logging.getLogger(__name__)
+
+SUPPORTED = ((0, 68), (0, 69))
+"""Half-open range of Numba versions whose private names are known to fit."""
+
+_ARGUMENTS = {"ptr": types.int64, "i64": types.int64, "f32": types.float32, "f64": types.float64}
+
+
+@dataclass(frozen=True)
+class CompiledFunction:
+    """Object code of one function.
+
+    Attributes:
+        object: ELF bytes, position independent.
+        symbol: name of the function in it.
+        convention: ``"numba"``: ``i32 f(ptr result, ptr error, args...)``; ``"c"``: ``void f(args...)``.
+        undefined: symbols that the loader must supply.
+    """
+
+    object: bytes
+    symbol: str
+    convention: Literal["numba", "c"]
+    undefined: tuple[str, ...]
+
+
+def compile_function(function: Callable[..., Any], args: Sequence[str], target: CpuTarget) -> CompiledFunction:
+    """Compiles `function`, whose parameters have the kinds `args` and which returns nothing.
+
+    Args:
+        function: plain Python over numbers and `tileops.jit.lang`.
+        args: ``"ptr"``, ``"i64"``, ``"f32"`` or ``"f64"`` for each parameter.
+        target: the CPU to generate code for.
+
+    Raises:
+        numba.core.errors.NumbaError: the function uses something that cannot be compiled.
+    """
+    signature = tuple(_ARGUMENTS[kind] for kind in args)
+    with lang_context.compiling_for(target):
+        if private_names_fit():
+            return _compile_privately(function, signature, target)
+        return _compile_publicly(function, signature, target)
+
+
+# -- private route --------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def private_names_fit() -> bool:
+    """Whether Numba is of a known version and a trivial function compiles by the private route."""
+    version = tuple(int(part) for part in re.findall(r"\d+", numba.__version__)[:2])
+    if not SUPPORTED[0] <= version < SUPPORTED[1]:
+        log.warning("Numba %s is not one of the known versions; using its public interface", numba.__version__)
+        return False
+    try:
+        _private_names()
+    except (ImportError, AttributeError) as error:
+        log.warning("Numba %s lacks %s; using its public interface", numba.__version__, error)
+        return False
+    return True
+
+
+@functools.cache
+def _private_names() -> Any:
+    """The classes that make a compiler of our own, built on first use.
+
+    Raises:
+        ImportError: a module is missing.
+        AttributeError: a name is missing.
+    """
+    from numba.core import codegen, compiler, cpu, typing
+
+    for owner, name in (
+        (codegen.AOTCPUCodegen, "_customize_tm_options"),
+        (codegen.AOTCPUCodegen, "_customize_tm_features"),
+        (codegen.AOTCodeLibrary, "emit_native_object"),
+        (cpu.CPUContext, "load_additional_registries"),
+        (compiler, "compile_extra"),
+        (compiler, "Flags"),
+        (typing, "Context"),
+    ):
+        getattr(owner, name)
+
+    class Codegen(codegen.AOTCPUCodegen):  # type: ignore[misc]
+        """Generates position-independent objects for a chosen CPU."""
+
+        def __init__(self, target: CpuTarget) -> None:
+            self._target_cpu = target
+            super().__init__("tileops", cpu_name=target.cpu)
+
+        def _customize_tm_features(self) -> str:
+            return self._target_cpu.features
+
+    class TargetContext(cpu.CPUContext):  # type: ignore[misc]
+        """Numba's CPU context, with the small part of the language that kernels use."""
+
+        def __init__(self, typing_context: Any, target: CpuTarget) -> None:
+            self._compile_target = target
+            super().__init__(typing_context)
+
+        def init(self) -> None:
+            self.is32bit = False
+            self._internal_codegen = Codegen(self._compile_target)
+
+        def load_additional_registries(self) -> None:
+            # Importing these registers the implementations of numbers, ranges, tuples and `math`.
+            from numba.core import optional  # noqa: F401
+            from numba.cpython import builtins, iterators, mathimpl, numbers, rangeobj, tupleobj  # noqa: F401
+
+            self.install_registry(mathimpl.registry)
+
+    class Compiler:
+        def __init__(self, target: CpuTarget) -> None:
+            self.typing = typing.Context()
+            self.target = TargetContext(self.typing, target)
+            self.flags = compiler.Flags()
+            self.flags.no_cpython_wrapper = True
+            self.flags.no_cfunc_wrapper = True
+            self.flags.no_compile = True
+            self.flags.nrt = False
+            self.flags.error_model = "numpy"
+            self.flags.boundscheck = False
+
+        def compile(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> CompiledFunction:
+            self.target.refresh()
+            result = compiler.compile_extra(
+                self.typing, self.target, function, signature, types.none, self.flags, {}
+            )
+            code = result.library.emit_native_object()
+            return CompiledFunction(
+                code, result.fndesc.llvm_func_name, "numba", undefined_symbols(code)
+            )
+
+    return Compiler
+
+
+@functools.cache
+def _compiler(target: CpuTarget) -> Any:
+    return _private_names()(target)
+
+
+def _compile_privately(
+    function: Callable[..., Any], signature: tuple[Any, ...], target: CpuTarget
+) -> CompiledFunction:
+    from numba.core.compiler_lock import global_compiler_lock
+
+    with global_compiler_lock:
+        return _compiler(target).compile(function, signature)
+
+
+# -- public route ---------------------------------------------------------------------------------------------
+
+_public_target: CpuTarget | None = None
+
+
+def _compile_publicly(
+    function: Callable[..., Any], signature: tuple[Any, ...], target: CpuTarget
+) -> CompiledFunction:
+    """Through `numba.cfunc`, whose typing is process-wide: one CPU target per process."""
+    global _public_target
+    if _public_target is None:
+        _public_target = target
+    if _public_target != target:
+        raise NotImplementedError(
+            f"kernels were already compiled for {_public_target} in this process; with Numba {numba.__version__} a "
+            f"second target ({target}) needs a process of its own"
+        )
+    compiled = numba.cfunc(types.void(*signature), error_model="numpy", boundscheck=False)(function)
+    symbol = compiled.native_name
+    module = llvm.parse_assembly(compiled.inspect_llvm())
+    machine = target_machine(target)
+    code = machine.emit_object(module)
+    return CompiledFunction(code, symbol, "c", undefined_symbols(code))

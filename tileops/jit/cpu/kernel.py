@@ -1,0 +1,121 @@
+"""CPU programs: compiled to an artifact, and loaded into an entry that Python can launch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tileops.errors import KernelCompileError
+from tileops.jit.artifact import Artifact
+from tileops.jit.cpu import parallel, wrapper
+from tileops.jit.cpu.elf import undefined_symbols
+from tileops.jit.cpu.loader import LIBC_SYMBOLS, Loaded, load, python_symbol
+from tileops.jit.cpu.target import CpuTarget, target_machine
+from tileops.jit.program import Program
+
+_METH_FASTCALL = 0x80
+# Error paths of code made through Numba's public interface refer to these; they are never called.
+_NUMBA_SYMBOLS = (
+    *("numba_gil_ensure", "numba_gil_release", "numba_do_raise", "numba_unpickle", "NRT_Free"),
+    "numba_runtime_build_excinfo_struct",
+)
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class CpuEntry:
+    """A loaded CPU kernel.
+
+    Attributes:
+        launch: ``launch(threads, n, *args)``; see `tileops.jit.cpu.wrapper`. It must not outlive the entry.
+        program: what was compiled.
+        facts: facts of the artifact.
+    """
+
+    __slots__ = ("_loaded", "_method", "facts", "launch", "program")
+
+    launch: Callable[..., None]
+
+    def __init__(self, program: Program, loaded: Loaded, facts: dict[str, Any]) -> None:
+        self.program = program
+        self.facts = facts
+        self._loaded = loaded
+        address = loaded.addresses[wrapper.ENTRY]
+        doc = f"launch(threads, n{''.join(', ' + kind for kind in program.args)})"
+        self._method = _MethodDef(program.name.encode(), address, _METH_FASTCALL, doc.encode())
+        self.launch = _new_function(ctypes.addressof(self._method), None, None)
+
+    def __repr__(self) -> str:
+        return f"CpuEntry({self.program})"
+
+
+_new_function = ctypes.pythonapi.PyCFunction_NewEx
+_new_function.restype = ctypes.py_object
+_new_function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
+
+def compile_program(program: Program, target: CpuTarget) -> Artifact:
+    """Compiles the body and its wrapper.
+
+    Raises:
+        KernelCompileError: the body does not compile, or uses functions that a kernel may not call.
+    """
+    from tileops.jit import _numba
+    from tileops.jit.lang import compiling_for
+
+    start = time.perf_counter()
+    args = ["i64", "i64", "i64", *program.args]
+    try:
+        with compiling_for(target):
+            body = _numba.compile_function(program.make(), args, target)
+    except Exception as error:
+        raise KernelCompileError(f"{program} for {target} did not compile: {error}") from error
+    allowed = {*LIBC_SYMBOLS, *(_NUMBA_SYMBOLS if body.convention == "c" else ())}
+    foreign = [name for name in body.undefined if name not in allowed]
+    if foreign:
+        raise KernelCompileError(
+            f"{program} for {target} calls {', '.join(foreign)}; a body may use numbers, ranges, tuples and "
+            "tileops.jit.lang, but no library function, and it may not raise"
+        )
+    text = wrapper.wrapper_ir(body.symbol, program.args, program.grain, body.convention, program.name)
+    parts = {"kernel": body.object, "wrapper": wrapper.compile_ir(text, target_machine(target))}
+    facts = {
+        "symbol": body.symbol,
+        "convention": body.convention,
+        "compile_s": round(time.perf_counter() - start, 4),
+        "llvmlite": importlib.metadata.version("llvmlite"),
+        "host": platform.machine(),
+    }
+    return Artifact(parts, facts)
+
+
+def load_entry(program: Program, target: CpuTarget, artifact: Artifact) -> CpuEntry:
+    """Loads an artifact of `program`; neither compiles nor imports Numba.
+
+    Raises:
+        KernelCompileError: the object code cannot be linked.
+    """
+    objects = [artifact.parts["kernel"], artifact.parts["wrapper"]]
+    runtime = parallel.launcher().symbols
+    symbols = {}
+    for name in sorted({name for code in objects for name in undefined_symbols(code)}):
+        if name in runtime:
+            symbols[name] = runtime[name]
+        elif name in wrapper.PYTHON_SYMBOLS or name in LIBC_SYMBOLS:
+            symbols[name] = python_symbol(name)
+        elif name in _NUMBA_SYMBOLS:
+            symbols[name] = python_symbol("abort")
+        elif name != artifact.facts["symbol"]:
+            raise KernelCompileError(f"{program}: the stored object needs the unknown symbol {name!r}")
+    return CpuEntry(program, load(objects, [wrapper.ENTRY], symbols), dict(artifact.facts))

@@ -1,0 +1,146 @@
+"""The instruction set that CPU kernels are compiled for."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from tileops import settings
+from tileops.errors import SettingsError
+
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AMX = ("amx-tile", "amx-bf16", "amx-int8")
+_AMX_OTHER = ("amx-fp16", "amx-complex", "amx-fp8", "amx-movrs", "amx-avx512", "amx-tf32", "amx-transpose")
+# What the two portable levels contain, as far as code generation here asks.
+_LEVELS = {
+    "x86-64-v3": ("x86-64-v3", "sse2 sse4.1 sse4.2 avx avx2 fma f16c bmi bmi2"),
+    "generic": ("x86-64", "sse2"),
+}
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """A CPU that code is generated for.
+
+    Attributes:
+        name: the setting that chose it: ``native``, ``x86-64-v3`` or ``generic``.
+        cpu: LLVM's name of the CPU.
+        features: LLVM feature string, sorted (empty where `cpu` implies all).
+        enabled: the enabled features.
+        lanes: float32 lanes of a vector: 16 (AVX-512), 8 (AVX2) or 4.
+    """
+
+    name: str
+    cpu: str
+    features: str
+    enabled: frozenset[str]
+    lanes: int
+    device: str = "cpu"
+
+    def has(self, feature: str) -> bool:
+        """Whether LLVM's feature `feature` (for example ``"avx512bf16"``) may be used."""
+        return feature in self.enabled
+
+    @property
+    def has_fma(self) -> bool:
+        return self.has("fma")
+
+    @property
+    def has_f16c(self) -> bool:
+        return self.has("f16c")
+
+    @property
+    def has_sse41(self) -> bool:
+        return self.has("sse4.1")
+
+    @property
+    def has_avx512(self) -> bool:
+        return self.lanes == 16
+
+    @property
+    def has_avx512bf16(self) -> bool:
+        return self.lanes == 16 and self.has("avx512bf16")
+
+    @property
+    def has_avx512fp16(self) -> bool:
+        return self.lanes == 16 and self.has("avx512fp16")
+
+    @property
+    def has_amx(self) -> bool:
+        """AMX tiles with bfloat16 products may be used in this process."""
+        return self.lanes == 16 and self.has("amx-tile") and self.has("amx-bf16")
+
+    def describe(self) -> dict[str, str | int]:
+        """Plain values for `tileops doctor` and for the key of an artifact."""
+        return {"arch": "x86-64", "cpu": self.cpu, "features": self.features, "lanes": self.lanes}
+
+    def __str__(self) -> str:
+        extras = [name for name in ("avx512bf16", "avx512fp16", "amx-bf16") if self.has(name)]
+        return f"{self.cpu} ({self.lanes} float32 lanes{''.join(', ' + name for name in extras)})"
+
+
+@functools.cache
+def enable_amx() -> bool:
+    """Asks the kernel for permission to use AMX tile data in this process, once; True if AMX may be used.
+
+    Linux grants the 8 KiB tile state only on request (``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``).
+    """
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    if not llvm.get_host_cpu_features().get("amx-tile", False):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None, use_errno=True).syscall(arch_prctl, request_permission, tile_data) == 0
+
+
+def cpu_target(name: str | None = None) -> CpuTarget:
+    """The target called `name`, by default the one that ``TILEOPS_CPU`` chooses.
+
+    Raises:
+        SettingsError: the host lacks what the named level needs, or is not an x86-64 CPU.
+    """
+    return _target(name or settings.current().cpu)
+
+
+@functools.cache
+def _target(name: str) -> CpuTarget:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise SettingsError(
+            f"CPU kernels are compiled for x86-64 only; this machine is {platform.machine()}. Use another device."
+        )
+    host = llvm.get_host_cpu_features()
+    if name in _LEVELS:
+        cpu, features = _LEVELS[name]
+        enabled = frozenset(features.split())
+        missing = sorted(feature for feature in enabled if not host.get(feature, False))
+        if missing:
+            raise SettingsError(
+                f"TILEOPS_CPU={name!r}: this CPU ({llvm.get_host_cpu_name()}) lacks {', '.join(missing)}. "
+                "Choose 'native' or 'generic'."
+            )
+        return CpuTarget(name, cpu, "", enabled, 8 if "avx2" in enabled else 4)
+    enabled = frozenset(feature for feature, on in host.items() if on)
+    if not enable_amx():
+        enabled -= frozenset(_AMX + _AMX_OTHER)
+    if all(feature in enabled for feature in _AVX512):
+        lanes = 16
+    elif "avx2" in enabled and "fma" in enabled:
+        lanes = 8
+    else:
+        lanes = 4
+    features = ",".join(("+" if feature in enabled else "-") + feature for feature in sorted(host))
+    return CpuTarget(name, llvm.get_host_cpu_name(), features, enabled, lanes)
+
+
+@functools.cache
+def target_machine(target: CpuTarget) -> llvm.TargetMachine:
+    """llvmlite's code generator for `target`; its code is position independent."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+    )
