@@ -14,7 +14,24 @@ from tileops.manifest.primitives import PRIMITIVES, DomainError
 
 
 class EvaluationError(ManifestError):
-    """An expression has no value here: a primitive is outside its domain, or arithmetic fails. Names the declaration."""
+    """An expression has no value here: a primitive is outside its domain, or arithmetic fails.
+
+    Attributes:
+        where: the declaration that holds the expression.
+    """
+
+    def __init__(self, expr: Expr, cause: object) -> None:
+        super().__init__(f"{expr.where}: {describe_undefined(expr.source, cause)}")
+        self.where = expr.where
+
+
+#: What evaluating an expression of the language may raise.
+UNDEFINED = (DomainError, ArithmeticError, TypeError, ValueError, IndexError, KeyError, NameError, AttributeError, MemoryError, RecursionError)
+
+
+def describe_undefined(source: str, cause: object) -> str:
+    """Why an expression has no value, for an error message."""
+    return f"in {source!r}: {'division by zero' if isinstance(cause, ZeroDivisionError) else cause}"
 
 
 def mangled(name: str) -> str:
@@ -92,9 +109,5 @@ def evaluate(
     scope["bytes_of"] = bytes_of
     try:
         return eval(_compiled(expr), scope)  # noqa: S307 - the AST passed the allow-list of tileops.manifest.expr.syntax
-    except DomainError as error:
-        raise EvaluationError(f"{expr.where}: in {expr.source!r}: {error}") from None
-    except ZeroDivisionError:
-        raise EvaluationError(f"{expr.where}: in {expr.source!r}: division by zero") from None
-    except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, NameError, AttributeError, MemoryError, RecursionError) as error:
-        raise EvaluationError(f"{expr.where}: in {expr.source!r}: {error}") from None
+    except UNDEFINED as error:
+        raise EvaluationError(expr, error) from None

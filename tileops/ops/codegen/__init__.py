@@ -1,0 +1,1 @@
+"""Python generated from manifest signatures: construction and call checks, and what they return."""

@@ -1,0 +1,119 @@
+"""What generated checks call at run time, and what they return. Safe on symbolic sizes: no truth value of one is taken here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tileops.errors import CheckError
+
+Condition = Any  # bool or torch.SymBool
+
+
+class Output(NamedTuple):
+    """An output as the signature determines it, before anything is allocated."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Checked:
+    """A call that passed its checks.
+
+    Attributes:
+        branch: the branch of the signature that the call is on.
+        indices: parameters, solved indices and lets by name; dtypes by name, as roofline formulas read them.
+        inputs: ``name -> (shape, dtype name)`` of the inputs that were passed.
+        outputs: one `Output` per declared output, None where a nullable one is absent.
+        written: inputs that the call writes, ``out`` included.
+        device: the device of the call; None without a tensor that decides it.
+    """
+
+    __slots__ = ("branch", "device", "indices", "inputs", "outputs", "written")
+
+    def __init__(
+        self,
+        branch: Any,
+        indices: dict[str, Any],
+        inputs: dict[str, tuple[tuple[int, ...], str]],
+        outputs: tuple[Output | None, ...],
+        written: tuple[str, ...],
+        device: torch.device | None,
+    ) -> None:
+        self.branch = branch
+        self.indices = indices
+        self.inputs = inputs
+        self.outputs = outputs
+        self.written = written
+        self.device = device
+
+    def __repr__(self) -> str:
+        shown = ", ".join("None" if item is None else f"{item.name}: {item.dtype} {list(item.shape)}" for item in self.outputs)
+        return f"<Checked {shown}>"
+
+
+def settle(ok: Condition, report: Callable[..., CheckError], *values: Any) -> None:
+    """Raises ``report(*values)`` where `ok` does not hold. A symbolic condition becomes an assertion of the traced graph.
+
+    Generated code calls this only where ``ok is not True``.
+    """
+    if isinstance(ok, torch.SymBool):
+        error = report(*values)
+        message = str(error)
+        try:
+            torch._check(ok, lambda: message)
+        except RuntimeError:
+            raise error from None
+    elif not ok:
+        raise report(*values)
+
+
+def either(first: Condition, rest: Callable[[], Condition]) -> Condition:
+    """``first or rest()``, also where `first` is symbolic."""
+    if isinstance(first, torch.SymBool):
+        return first | rest()
+    return True if first else rest()
+
+
+def both(first: Condition, rest: Callable[[], Condition]) -> Condition:
+    """``first and rest()``, also where `first` is symbolic."""
+    if isinstance(first, torch.SymBool):
+        return first & rest()
+    return rest() if first else False
+
+
+def negation(condition: Condition) -> Condition:
+    """``not condition``, also where it is symbolic."""
+    return torch.sym_not(condition) if isinstance(condition, torch.SymBool) else not condition
+
+
+def same(left: Sequence[Any], right: Sequence[Any]) -> Condition:
+    """Whether two sequences of sizes are equal, element by element."""
+    if len(left) != len(right):
+        return False
+    result: Condition = True
+    for a, b in zip(left, right, strict=True):
+        equal = a == b
+        if equal is True:
+            continue
+        if equal is False:
+            return False
+        result = equal if result is True else result & equal
+    return result
+
+
+def non_negative(value: Any) -> Condition:
+    """Whether a size, or every size of a sequence, is not negative."""
+    if isinstance(value, list | tuple):
+        result: Condition = True
+        for size in value:
+            holds = size >= 0
+            if holds is False:
+                return False
+            if holds is not True:
+                result = holds if result is True else result & holds
+        return result
+    return value >= 0
