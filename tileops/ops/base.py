@@ -37,6 +37,7 @@ from tileops.backend import registry
 from tileops.errors import CheckError, TileOpsWarning
 from tileops.kernels.base import CallSpec, Kernel, KernelInterface
 from tileops.ops import calling, dispatch, recording, selection, signature_codegen, targets, tuning
+from tileops.ops.dtypes import candidate_dtypes
 from tileops.ops.facts import (
     CallFacts,
     allocated_spec,
@@ -187,7 +188,10 @@ class Op:
         """The operator's fake function: outputs without data, also for symbolic shapes."""
         device = call_device(type(self).__name__, self._input_names, tensors)
         checked = self._signature.check_call(self._construction, tuple(tensors))
-        results = tuple(torch.empty(shape, dtype=dtype, device=device) for _, shape, dtype in checked.outputs)
+        results = tuple(
+            None if output is None else torch.empty(output.shape, dtype=output.dtype, device=device)
+            for output in checked.outputs
+        )
         return results[0] if len(results) == 1 else results
 
     def _require_tensors(self, tensors: Sequence[Any]) -> None:
@@ -230,7 +234,7 @@ class Op:
         self._require_tensors(tensors)
         device = call_device(name, self._input_names, tensors)
         checked = self._signature.check_call(self._construction, tensors)
-        outputs = [None if found is None else (tuple(found[1]), found[2]) for found in checked.outputs]
+        outputs = [None if found is None else (tuple(found.shape), found.dtype) for found in checked.outputs]
         dtype = next(tensor.dtype for tensor in tensors if tensor is not None)
         if device.type == "meta":
             return Plan(allocate_only(outputs, device), CallRecord(checked, dtype, device, None))
@@ -254,9 +258,8 @@ class Op:
             name: None if tensor is None else spec_of(tensor)
             for name, tensor in zip(self._input_names, tensors, strict=True)
         }
-        for output in checked.outputs:
-            if output is not None:
-                found[output[0]] = allocated_spec(output[1], output[2], device)
+        for name, output in zip(self.entry.signature.outputs, checked.outputs, strict=True):
+            found[name] = None if output is None else allocated_spec(output.shape, output.dtype, device)
         layout = None if token is None else token.layout
         return CallFacts(device_facts(device), found, checked.indices, layout)
 
@@ -433,13 +436,35 @@ class Op:
 
     # For readers without tensors
 
-    def _meta(self, shapes: Sequence[Sequence[int] | None], dtypes: Sequence[torch.dtype | None]) -> Any:
-        tensors = tuple(
-            None if shape is None or dtype is None else torch.empty(tuple(shape), dtype=dtype, device="meta")
-            for shape, dtype in zip(shapes, dtypes, strict=True)
-        )
+    def _infer_output_shapes(self, *input_shapes: Sequence[int] | None) -> tuple[tuple[int, ...] | None, ...]:
+        """Shapes of the outputs, from those of the inputs in forward order (None where absent). Needs no
+        tensors.
+
+        Raises:
+            CheckError: the shapes violate the manifest entry.
+        """
+        failure: CheckError | None = None
+        for dtypes in candidate_dtypes(self.entry, self._construction.values):
+            tensors = tuple(
+                None if shape is None else torch.empty(tuple(shape), dtype=dtypes[name], device="meta")
+                for name, shape in zip(self._input_names, input_shapes, strict=True)
+            )
+            try:
+                outputs = self._signature.check_call(self._construction, tensors).outputs
+            except CheckError as error:  # perhaps of the dtypes that were tried: others may fit
+                failure = failure or error
+            else:
+                return tuple(None if output is None else tuple(output.shape) for output in outputs)
+        raise failure or CheckError(type(self).__name__, "inputs", "no dtypes fit the entry")
+
+    def _validate_dtypes(self, *tensors: torch.Tensor | None) -> None:
+        """Holds tensors, in forward order, to the entry as a call does; nothing runs.
+
+        Raises:
+            CheckError: a dtype, or another fact, violates the manifest entry.
+        """
         self._require_tensors(tensors)
-        return self._signature.check_call(self._construction, tensors)
+        self._signature.check_call(self._construction, tensors)
 
     # Copies
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 
 from tileops.kernels.base import DTYPES
+from tileops.manifest.kinds import DType
 
 _BY_NAME: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)}
 _BY_DTYPE = {dtype: name for name, dtype in _BY_NAME.items()}
@@ -28,3 +33,23 @@ def dtype_of(name: str) -> torch.dtype:
             f"{name!r} is no dtype of torch {torch.__version__}; known are {', '.join(_BY_NAME)}"
         )
     return dtype
+
+
+def candidate_dtypes(entry: Any, values: Mapping[str, Any]) -> Iterator[dict[str, torch.dtype]]:
+    """Every assignment of dtypes to the inputs of an entry, for a caller that knows only shapes.
+
+    Args:
+        entry: the manifest entry.
+        values: construction parameters by name, dtypes by name.
+    """
+    signature = entry.signature
+    sets = {name: kind.names for name, kind in signature.indices.items() if isinstance(kind, DType)}
+    rows = signature.combos or [
+        dict(zip(sets, chosen, strict=True)) for chosen in itertools.product(*sets.values())
+    ]
+    for row in rows:
+        known = {**values, **row}
+        yield {
+            name: dtype_of(str(known.get(decl.dtype.source, decl.dtype.source)).strip("'\""))
+            for name, decl in signature.inputs.items()
+        }
