@@ -228,12 +228,19 @@ class ByteStore:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Holds a lock over `name` against other processes and threads; it dies with its holder.
+        """Holds a lock over the value `name` against other processes and threads; it dies with its holder.
 
         Where no lock can be had (no directory, a file system without locks, a holder that does not finish)
         the block runs without one: then two processes may do the same work, and both results are right.
+        Names share 256 lock files, so a thread must hold one at a time.
         """
-        held = self._acquire(name)
+        with self.lock_file(f"{name[:2]}.lock"):
+            yield
+
+    @contextmanager
+    def lock_file(self, file: str) -> Iterator[None]:
+        """Like `lock`, over the lock file called `file`."""
+        held = self._acquire(file)
         try:
             yield
         finally:
@@ -243,7 +250,7 @@ class ByteStore:
                 except OSError as error:
                     self._fault("unlock", error)
 
-    def _acquire(self, name: str) -> Any:
+    def _acquire(self, file: str) -> Any:
         if not self._usable():
             return None
         from filelock import FileLock, Timeout  # 25 ms to import, and needed to compile only
@@ -252,8 +259,7 @@ class ByteStore:
             self._make_directories()
             places = self.root / "locks"
             places.mkdir(mode=0o700, exist_ok=True)
-            # Names share 256 files, so that the number of lock files stays bounded.
-            held = FileLock(places / f"{name[:2]}.lock", timeout=_LOCK_SECONDS)
+            held = FileLock(places / file, timeout=_LOCK_SECONDS)
             held.acquire(poll_interval=0.02)
         except (OSError, NotImplementedError, Timeout) as error:
             self._fault("lock", error)

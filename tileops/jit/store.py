@@ -162,6 +162,10 @@ class Store:
         """
         return self._disk.lock(key.digest)
 
+    def device_lock(self, device: str) -> AbstractContextManager[None]:
+        """A lock over a device such as "cpu-0", held by whoever measures on it."""
+        return self._disk.lock_file(f"device-{device}.lock")
+
     def reject(self, key: ArtifactKey, reason: str) -> None:
         """Moves the entry of `key` to the quarantine: it is damaged, or the loader refused it."""
         self._disk.warn(

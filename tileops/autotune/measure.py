@@ -1,0 +1,276 @@
+"""Running candidates in processes that may die: compile, check and time, each with a time limit.
+
+`Measurer` is what a search needs; `ProcessMeasurer` does it in worker processes. A worker that crashes or
+does not answer in time costs one outcome and a restart: neither a GPU context nor memory of this process is
+ever at risk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from tileops import settings
+from tileops.autotune.problem import Outcome, Problem
+from tileops.autotune.space import Config
+from tileops.errors import TuningError
+from tileops.jit.store import Store
+
+log = logging.getLogger("tileops.autotune")
+
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a request: `seconds` where it was a measurement that worked, `cause` where it failed."""
+
+    outcome: Outcome
+    seconds: float = math.nan
+    cause: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+
+class Measurer(Protocol):
+    """Runs the configs of one problem. No method raises for what a config does."""
+
+    def compile(self, configs: Sequence[Config], limit: float) -> list[Result]:
+        """Compiles each config, within `limit` seconds each."""
+        ...
+
+    def check(self, config: Config, limit: float) -> Result:
+        """Runs `config` and compares its outputs with the default's; `seconds` is a first estimate of a
+        launch.
+        """
+        ...
+
+    def time(self, config: Config, repeats: int, limit: float) -> Result:
+        """Seconds of one launch, averaged over `repeats` launches in a row."""
+        ...
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """A lock over the device, held while timing."""
+        ...
+
+    def publish(self, config: Config) -> None:
+        """Keeps the compiled kernels of `config`; those of all others are dropped when the measurer is
+        closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the workers and removes what they left."""
+        ...
+
+
+class Worker:
+    """One worker process and the pipe to it; started on first use, replaced after it died."""
+
+    def __init__(self, problem: Problem, cache_dir: str, threads: int) -> None:
+        self._problem = problem
+        self._environment = {**os.environ, **_overrides(cache_dir)}
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._errors: IO[bytes] | None = None
+
+    def send(self, *request: Any) -> Connection:
+        """Sends a request; the connection to wait on for its answer.
+
+        Raises:
+            TuningError: no worker process can be started.
+        """
+        connection = self._connection or self._start()
+        with contextlib.suppress(BrokenPipeError):  # it died since: `receive` will say so
+            connection.send(request)
+        return connection
+
+    def receive(self) -> Result:
+        """The answer, which must be there; a worker that has died answers ``crashed`` (or ``oom``)."""
+        assert self._connection is not None
+        try:
+            return Result(*self._connection.recv())
+        except (EOFError, OSError):
+            return self._obituary()
+
+    def call(self, limit: float, *request: Any) -> Result:
+        """A request and its answer; a worker that needs more than `limit` seconds is killed: ``timeout``."""
+        connection = self.send(*request)
+        if connection.poll(max(0.0, limit)):
+            return self.receive()
+        self.kill()
+        return Result("timeout", cause=f"no answer to '{request[0]}' within {limit:.1f} s")
+
+    def kill(self) -> None:
+        """Ends the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        for handle in (self._connection, self._errors):
+            if handle is not None:
+                handle.close()
+        self._process = self._connection = self._errors = None
+
+    def _start(self) -> Connection:
+        ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        kind = getattr(getattr(self._problem.call, "device", None), "type", "cpu")
+        # CUDA reserves address space far beyond the memory of the machine.
+        arguments = [str(theirs.fileno()), str(self._threads), "limited" if kind == "cpu" else "unlimited"]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tileops.autotune.worker", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError as error:
+            raise TuningError(f"cannot start a measuring process ({sys.executable}): {error}") from error
+        finally:
+            theirs.close()
+        self._connection = Connection(ours.detach())
+        ready = self._connection.poll(_START_SECONDS)
+        try:
+            if not ready or self._connection.recv() != "ready":
+                raise EOFError
+        except EOFError:
+            cause = self._obituary().cause
+            raise TuningError(f"a measuring process did not start: {cause}") from None
+        self._connection.send(("problem", self._problem))
+        result = self.receive()
+        if not result.ok:
+            self.kill()
+            raise TuningError(f"a measuring process cannot load {self._problem.kernel}: {result.cause}")
+        assert self._connection is not None
+        return self._connection
+
+    def _obituary(self) -> Result:
+        assert self._process is not None
+        assert self._errors is not None
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = f": {lines[-1][:300]}" if lines else ""
+        self.kill()
+        if code == -signal.SIGKILL:  # not by us, so by the kernel when memory ran out
+            return Result("oom", cause=f"killed by the operating system{said}")
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return Result("crashed", cause=f"the process died with {how}{said}")
+
+
+class ProcessMeasurer:
+    """Measures in one worker process and compiles in several, with a private store that ends with it.
+
+    Args:
+        problem: what to run.
+        store: the store of this process; its root holds the device lock and receives what is published.
+        jobs: processes that compile at a time.
+
+    Raises:
+        TuningError: no worker process can be started, or it cannot load the kernel class.
+    """
+
+    def __init__(self, problem: Problem, store: Store, jobs: int | None = None) -> None:
+        import torch
+
+        self._problem = problem
+        self._store = store
+        self._directory = tempfile.mkdtemp(prefix="tileops-tune-")
+        threads = torch.get_num_threads()
+        count = jobs if jobs is not None else max(1, min(4, len(os.sched_getaffinity(0))))
+        self._workers = [Worker(problem, self._directory, threads) for _ in range(count)]
+
+    def compile(self, configs: Sequence[Config], limit: float) -> list[Result]:
+        results: list[Result] = [Result("timeout", cause="not started")] * len(configs)
+        waiting = deque(enumerate(configs))
+        idle = list(self._workers)
+        busy: dict[Connection, tuple[Worker, int, float]] = {}
+        while waiting or busy:
+            while waiting and idle:
+                worker = idle.pop(0)
+                index, config = waiting.popleft()
+                busy[worker.send("compile", dict(config))] = worker, index, time.monotonic() + limit
+            patience = min(until for _, _, until in busy.values()) - time.monotonic()
+            ready = wait(list(busy), max(0.0, patience))
+            for connection in [found for found in busy if found in ready]:
+                worker, index, _ = busy.pop(connection)
+                results[index] = worker.receive()
+                idle.append(worker)
+            for connection in [found for found, (_, _, until) in busy.items() if until <= time.monotonic()]:
+                worker, index, _ = busy.pop(connection)
+                worker.kill()
+                results[index] = Result("timeout", cause=f"not compiled within {limit:.1f} s")
+                idle.append(worker)
+        return results
+
+    def check(self, config: Config, limit: float) -> Result:
+        return self._workers[0].call(limit, "check", dict(config))
+
+    def time(self, config: Config, repeats: int, limit: float) -> Result:
+        return self._workers[0].call(limit, "time", dict(config), repeats)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        device = getattr(getattr(self._problem.call, "device", None), "type", "cpu")
+        index = getattr(getattr(self._problem.call, "device", None), "index", 0)
+        with self._store.device_lock(f"{device}-{index}"):
+            yield
+
+    def publish(self, config: Config) -> None:
+        from tileops import jit
+        from tileops.autotune.worker import Runner
+        from tileops.jit.keys import key_for
+
+        kernel = Runner(self._problem).kernel
+        made = Store(Path(self._directory))
+        for program in kernel.programs(self._problem.call, dict(config)).values():
+            if program.device != "cpu":
+                return  # the first launch compiles it: its target is that of the launching context
+            key = key_for(program, jit.cpu_target())
+            artifact = made.get(key)
+            if artifact is not None and self._store.get(key) is None:
+                self._store.put(key, artifact)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _overrides(cache_dir: str) -> dict[str, str]:
+    """Environment in which a worker finds the same modules and settings as this process."""
+    now = settings.current()
+    return {
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path),
+        "TILEOPS_CACHE_DIR": cache_dir,
+        "TILEOPS_CACHE_PATH": os.pathsep.join(now.cache_path),
+        "TILEOPS_CACHE_TRUST": "private",
+        "TILEOPS_JIT": "lazy",
+        "TILEOPS_CPU": now.cpu,
+        "TILEOPS_LAUNCHER": now.launcher,
+        "TILEOPS_RECORD": "",
+    }

@@ -1,0 +1,192 @@
+"""Tuning results that outlive a process.
+
+A record holds the chosen parameters by name, every measured point and the environment. It is found by the
+key of `problem.record_key`, and applied only where its parameters still form a valid point for the call at
+hand.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import platform
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tileops import __version__, settings
+from tileops.autotune.problem import Outcome, config_text
+from tileops.autotune.space import Config
+from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, canonical_json
+from tileops.jit.disk import ByteStore
+from tileops.jit.keys import compiler_versions, source_fingerprint
+from tileops.jit.store import default_root
+
+log = logging.getLogger("tileops.autotune")
+
+#: Subdirectory of tuning records; a new number where old records would be misread.
+RECORDS = "records-1"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured config.
+
+    Attributes:
+        config: tile parameters by name.
+        outcome: see `problem.Outcome`.
+        seconds: of one launch; NaN where the outcome is not "ok".
+        ratio: its time over the default config's in the same rounds; below 1 is faster.
+        cause: why it failed.
+    """
+
+    config: Mapping[str, Any]
+    outcome: Outcome
+    seconds: float = math.nan
+    ratio: float = math.nan
+    cause: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def text(self) -> str:
+        """The config as comparable text."""
+        return config_text(self.config)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of tuning one problem.
+
+    Attributes:
+        config: the chosen parameters by name.
+        default: the kernel's own choice at the time.
+        points: everything measured, the default first.
+        op: the operator for which it was tuned, or "".
+        environment: versions, device and time of the measurement.
+    """
+
+    config: Mapping[str, Any]
+    default: Mapping[str, Any]
+    points: tuple[Point, ...]
+    op: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def speedup(self) -> float:
+        """Time of the default over time of the choice."""
+        chosen = config_text(self.config)
+        return next((1 / point.ratio for point in self.points if point.text == chosen and point.ok), 1.0)
+
+    def encode(self, key: ArtifactKey) -> bytes:
+        """The record as checksummed bytes under `key`."""
+        return Artifact({"record": canonical_json(asdict(self)).encode()}, {"op": self.op}).encode(key)
+
+    @classmethod
+    def decode(cls, data: bytes, key: ArtifactKey) -> Record:
+        """Raises:
+        ArtifactError: `data` is damaged, of another version, or belongs to another key.
+        """
+        parts = Artifact.decode(data, key).parts
+        try:
+            content = json.loads(parts["record"], object_hook=_floats)
+            content["points"] = tuple(Point(**point) for point in content["points"])
+            return cls(**content)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"not a tuning record of this version: {error}") from error
+
+
+def _floats(mapping: dict[str, Any]) -> Any:
+    return float(mapping["$float"]) if mapping.keys() == {"$float"} else mapping
+
+
+def environment() -> dict[str, Any]:
+    """What a measurement depended on, for a reader of the record."""
+    import torch
+
+    return {
+        "tileops": __version__,
+        "sources": source_fingerprint("tileops"),
+        "torch": torch.__version__,
+        **compiler_versions("cpu"),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "host": platform.node(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+class RecordStore:
+    """Tuning records of one cache directory. They are never evicted; faults are misses, as in
+    `disk.ByteStore`.
+    """
+
+    def __init__(self, root: Path, trust_group: bool = False) -> None:
+        self.root = root
+        self.disk = ByteStore(root, RECORDS, trust_group=trust_group)
+        self._known: dict[str, Record | None] = {}
+
+    def get(self, key: ArtifactKey, fresh: bool = False) -> Record | None:
+        """The record of `key`, remembered for the life of the process; `fresh` looks again."""
+        if fresh or key.digest not in self._known:
+            data = self.disk.get(key.digest)
+            record = None
+            if data is not None:
+                try:
+                    record = Record.decode(data, key)
+                except ArtifactError as error:
+                    self.disk.warn(f"ignored a damaged tuning record {key.digest}: {error}")
+                    self.disk.discard(key.digest, keep_copy=True)
+            self._known[key.digest] = record
+        return self._known[key.digest]
+
+    def put(self, key: ArtifactKey, record: Record) -> bool:
+        """Stores `record`; False where that was not possible. This process uses it either way."""
+        self._known[key.digest] = record
+        return self.disk.put(key.digest, record.encode(key))
+
+
+_stores: dict[tuple[Any, ...], RecordStore] = {}
+_stores_lock = threading.Lock()
+
+
+def default_records() -> RecordStore:
+    """The records of the cache directory that the settings in force name."""
+    now = settings.current()
+    facts = (now.cache_dir, now.cache_trust)
+    with _stores_lock:
+        if facts not in _stores:
+            trust_group = now.cache_trust == "group" and now.cache_dir is not None
+            _stores[facts] = RecordStore(default_root(), trust_group)
+        return _stores[facts]
+
+
+def applicable(kernel: type[Any], call: Any, record: Record | None) -> dict[str, Any] | None:
+    """The config of `record` where it is a valid point for `call`, else None with one log line."""
+    if record is None:
+        return None
+    config = {name: record.config[name] for name in sorted(record.config)}
+    if _fits(kernel, call, config):
+        return config
+    text = f"{kernel.__qualname__}: {config_text(config)}"
+    if text not in _ignored:
+        _ignored.add(text)
+        log.warning(
+            "ignored the tuning record of %s: %s is no valid config for this call; the default runs",
+            kernel.__qualname__,
+            config,
+        )
+    return None
+
+
+def _fits(kernel: type[Any], call: Any, config: Config) -> bool:
+    return kernel.tile_space.is_valid(config, call)
+
+
+_ignored: set[str] = set()
