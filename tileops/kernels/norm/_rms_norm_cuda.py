@@ -1,7 +1,7 @@
 """Device bodies of RMSNorm on CUDA.
 
-Everything is float32 and rounded once at the end. A row belongs to a warp, or to a whole block; sums over it are
-butterflies of fixed shape, so a result never depends on timing or on how many rows the call has.
+Everything is float32 and rounded once at the end. A row belongs to a warp, or to a whole block; sums over it
+are butterflies of fixed shape, so a result never depends on timing or on how many rows the call has.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def _scale(total: Any, size: Any, eps: Any) -> Any:
 
 
 def held_rows(
-    dtype: str, width: int, vectors: int, threads: int, threads_per_row: int, weighted: bool
+    dtype: str, width: int, vectors: int, threads: int, threads_per_row: int
 ) -> Callable[..., None]:
-    """``kernel(x, weight, out, rows, row_bytes, x_step, size, eps)``: a row stays in registers between the sum and the
-    scaling, so it is read once.
+    """``kernel(x, weight, out, rows, row_bytes, x_step, size, eps)``: a row stays in registers between the
+    sum and the scaling, so it is read once.
 
-    `threads_per_row` is a warp or the block, and ``threads_per_row * vectors`` accesses of `width` bytes cover a
-    row. Rows of `x` are `x_step` bytes apart; `out` is contiguous; `size` is the row length as a float.
+    `threads_per_row` is a warp or the block, and ``threads_per_row * vectors`` accesses of `width` bytes
+    cover a row. Rows of `x` are `x_step` bytes apart; `out` is contiguous; `size` is the row length as a
+    float. The address `weight` is 0 where there is none.
     """
     strip = lang.Strip(dtype, width, vectors)
     load, store = strip.load_below, strip.store_below
@@ -49,14 +50,14 @@ def held_rows(
     rows_per_block = threads // threads_per_row
 
     def kernel(x, weight, out, rows, row_bytes, x_step, size, eps):  # type: ignore[no-untyped-def]
-        thread = lang.thread_index()
-        offset = thread % threads_per_row * width
+        row_of_block, thread = lang.divide(lang.thread_index(), threads_per_row)
+        offset = thread * width
         left = row_bytes - offset
-        row = lang.block_index() * rows_per_block + thread // threads_per_row
+        row = lang.block_index() * rows_per_block + row_of_block
         while row < rows:
             values = load(x + row * x_step + offset, step, left)
             scale = scale_of(row_sum(square_sum(0.0, values)), size, eps)
-            if weighted:
+            if weight != 0:
                 result = weigh(values, load(weight + offset, step, left), (scale,))
             else:
                 result = multiply(values, (scale,))
@@ -66,8 +67,10 @@ def held_rows(
     return kernel
 
 
-def streamed_rows(dtype: str, width: int, vectors: int, threads: int, weighted: bool) -> Callable[..., None]:
-    """As `held_rows` for rows of any length: a block walks its row twice, the second time out of the cache."""
+def streamed_rows(dtype: str, width: int, vectors: int, threads: int) -> Callable[..., None]:
+    """As `held_rows` for rows of any length: a block walks its row twice, the second time out of the
+    cache.
+    """
     strip = lang.Strip(dtype, width, vectors)
     load, store = strip.load_below, strip.store_below
     square_sum = lang.strip_fold(_square_sum, [strip])
@@ -93,7 +96,7 @@ def streamed_rows(dtype: str, width: int, vectors: int, threads: int, weighted: 
             while offset < row_bytes:
                 left = row_bytes - offset
                 values = load(source + offset, step, left)
-                if weighted:
+                if weight != 0:
                     result = weigh(values, load(weight + offset, step, left), (scale,))
                 else:
                     result = multiply(values, (scale,))
@@ -104,11 +107,11 @@ def streamed_rows(dtype: str, width: int, vectors: int, threads: int, weighted: 
     return kernel
 
 
-def strided_rows(dtype: str, axes: int, threads: int, weighted: bool) -> Callable[..., None]:
+def strided_rows(dtype: str, axes: int, threads: int) -> Callable[..., None]:
     """``kernel(x, weight, out, rows, count, size, eps, *geometry)`` for any strides, element by element.
 
-    `count` is the row length. The geometry (see `lang.walk`) is that of the rows (of `x` alone), then that within a
-    row (of `x` and of the weight); steps in bytes.
+    `count` is the row length. The geometry (see `lang.walk`) is that of the rows (of `x` alone), then that
+    within a row (of `x` and of the weight); steps in bytes.
     """
     element = lang.Strip(dtype, lang.ITEMSIZE[dtype])
     load, store = element.load, element.store
@@ -137,7 +140,7 @@ def strided_rows(dtype: str, axes: int, threads: int, weighted: bool) -> Callabl
             while i < count:
                 at_x, at_weight = locate(i, inner)
                 value = load(x + row_offset + at_x)
-                if weighted:
+                if weight != 0:
                     result = weigh(value, load(weight + at_weight), (scale,))
                 else:
                     result = multiply(value, (scale,))

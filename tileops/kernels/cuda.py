@@ -1,0 +1,58 @@
+"""What the host side of CUDA kernels shares: dtypes that they take, access widths, grids."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from tileops.kernels.base import CallSpec, DeviceFacts, TensorSpec
+
+#: Bytes of the widest access of a thread.
+VECTOR_BYTES = 16
+#: Streaming multiprocessors assumed where a call does not say (a kernel compiled ahead for another machine).
+_USUAL_SM_COUNT = 108
+#: Blocks of a launch at most; kernels loop over what remains.
+MAX_BLOCKS = 1 << 22
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def refuse_float_call(call: CallSpec, tensor: TensorSpec) -> str | None:
+    """Why a kernel of float32, bfloat16 and float16 does not serve `call`, or None."""
+    if tensor.dtype not in _DTYPES:
+        return f"dtype {tensor.dtype}; the CUDA kernel takes {', '.join(_DTYPES)}"
+    capability = re.match(r"sm_(\d+)", call.device.arch or "")
+    if capability is not None and int(capability[1]) < 80:
+        return f"{call.device.arch}; the CUDA kernels need compute capability 8.0 or newer"
+    return None
+
+
+def aligned(alignment: int, offset: int = 0) -> int:
+    """Bytes, at most 16, that an address is a multiple of, `offset` bytes past one that is a multiple of
+    `alignment`.
+    """
+    return math.gcd(alignment, offset, VECTOR_BYTES)
+
+
+def access_width(itemsize: int, alignments: Iterable[int], *, narrow: bool = True) -> int:
+    """Bytes of an access: 16 where every address allows it, else 4 (if `narrow`), else one element.
+
+    Args:
+        itemsize: bytes of an element.
+        alignments: what each base address, stride and extent in bytes is a multiple of.
+        narrow: whether 4 bytes are an option for smaller elements.
+    """
+    common = math.gcd(VECTOR_BYTES, *alignments)
+    if common == VECTOR_BYTES:
+        return VECTOR_BYTES
+    return 4 if narrow and common % 4 == 0 else itemsize
+
+
+def sm_count(device: DeviceFacts) -> int:
+    """Multiprocessors of the device, or a usual number."""
+    return device.sm_count or _USUAL_SM_COUNT
+
+
+def blocks_for(items: int, per_block: int) -> int:
+    """Blocks for `items` pieces of work; 0 for none."""
+    return min(-(-items // per_block), MAX_BLOCKS)
