@@ -116,13 +116,14 @@ def check_construction(checks: ConstructionChecks, failures: Failures, signature
     Raises:
         CheckError: a declaration does not hold; it is named.
     """
+    scope = dict(values)
+
     def shown(expr: Expr) -> dict[str, Any]:
-        return {name: values[name] for name in sorted(expr.names | expr.tested) if name in values}
+        return {name: scope[name] for name in sorted(expr.names | expr.tested) if name in scope}
 
     if checks.rejected:
         rule = checks.rejected[0]
         raise failures.restriction(rule.where, rule.source, shown(rule))
-    scope = dict(values)
     sources = {rule.where: rule for rule in signature.rules}
     try:
         for name, expr in checks.lets:

@@ -70,7 +70,7 @@ class Failures:
         return self._error(where, f"{name} must be a torch.Tensor, got {type(value).__name__}; pass a tensor")
 
     def dtype(self, where: str, name: str, got: Any, allowed: Iterable[Any], origin: str | None = None) -> CheckError:
-        names = ", ".join(_dtype(item) for item in allowed)
+        names = " or ".join(_dtype(item) for item in allowed)
         source = f", the dtype of {origin}" if origin else ""
         return self._error(f"{where}.dtype", f"{name} has dtype {_dtype(got)}, expected {names}{source}; convert it with .to(...)")
 

@@ -10,6 +10,9 @@ from typing import Any
 from tileops.manifest import kinds as k
 
 
+_WORDS = {k.INT: "an integer", k.REAL: "a float", k.BOOL: "True or False", k.STRING: "a string"}
+
+
 class ValueMismatch(Exception):
     """A value is not of its kind; the text says what was expected."""
 
@@ -120,4 +123,4 @@ def _first_member(value: Any, members: tuple[k.Kind, ...], dtype_name: Callable[
             return convert(value, member, dtype_name)
         except ValueMismatch:
             continue
-    raise ValueMismatch(f"expected {' or '.join(str(member) for member in members)}, got {value!r}")
+    raise ValueMismatch(f"expected {' or '.join(_WORDS.get(member, str(member)) for member in members)}, got {value!r}")
