@@ -1,4 +1,6 @@
-"""Eager calls: results on every layout, what a call signature holds, what is planned once, what is refused."""
+"""Eager calls: results on every layout, what a call signature holds, what is planned once, what is
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Small ops of the test suite's own: the runtime is tested without any kernel being compiled.
 
-`ToyScaleFwdOp` has a required and an optional input and one kernel for the CPU; `make_op` makes further classes, each with an entry,
-kernels and interface of its own.
+`ToyScaleFwdOp` has a required and an optional input and one kernel for the CPU; `make_op` makes further
+classes, each with an entry, kernels and interface of its own.
 """
 
 from __future__ import annotations

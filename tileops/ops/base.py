@@ -25,16 +25,17 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from tileops import backend, jit, manifest
+from tileops import autotune, backend, jit, manifest
 from tileops.backend import registry
 from tileops.errors import CheckError, TileOpsWarning
+from tileops.jit.store import built_for
 from tileops.kernels.base import CallSpec, Kernel, KernelInterface
 from tileops.ops import calling, dispatch, recording, selection, signature_codegen, targets, tuning
 from tileops.ops.dtypes import candidate_dtypes
@@ -131,6 +132,7 @@ class Op:
         self._reset_plans()
         self._built: dict[str, dict[Hashable, Built]] = {site: {} for site in cls.interfaces}
         self._target_kernels: dict[Hashable, Callable[..., Any]] = {}
+        self._chosen: dict[str, dict[str, Any]] = {}  # configs by tuning problem
         dispatch.remember(self)
         _instances.add(self)
         object.__setattr__(self, "_sealed", frozenset(names))
@@ -251,6 +253,12 @@ class Op:
             launch = self._bind(facts)
         return Plan(allocate_and_launch(len(tensors), outputs, device, launch), record)
 
+    def _facts_of(self, tensors: Sequence[Any]) -> CallFacts:
+        """Checks a call without running it."""
+        self._require_tensors(tensors)
+        device = call_device(type(self).__name__, self._input_names, tensors)
+        return self._facts(tensors, device, self._signature.check_call(self._construction, tensors))
+
     def _facts(
         self, tensors: Sequence[Any], device: torch.device, checked: Any, token: Any = None
     ) -> CallFacts:
@@ -277,6 +285,9 @@ class Op:
 
     # Kernels
 
+    def _choose(self, interface: str, call: CallSpec) -> type[Kernel]:
+        return selection.choose(type(self).__name__, interface, self._sites[interface], call)
+
     def kernel_for(self, interface: str, call: CallSpec) -> Kernel:
         """The kernel that serves `call` at a call site; built on first need, one for each build identity.
 
@@ -290,13 +301,14 @@ class Op:
                 preferred.
             KernelCompileError: the kernel does not compile.
         """
-        kernel_type = selection.choose(type(self).__name__, interface, self._sites[interface], call)
+        kernel_type = self._choose(interface, call)
         with self._lock:
-            config = tuning.config_for(self, interface, kernel_type, call)
+            config = tuning.config_for(self, kernel_type, call)
             identity = kernel_type.identity(call, config)
             built = self._built[interface].get(identity)
             if built is None:
-                built = Built(build(kernel_type, call, config), call)
+                with built_for(type(self).__name__):
+                    built = Built(build(kernel_type, call, config), call)
                 self._built[interface][identity] = built
             return built.kernel
 
@@ -310,12 +322,9 @@ class Op:
             inputs: one tensor or None for each call-time input, in forward order.
         """
         tensors = tuple(inputs)
-        self._require_tensors(tensors)
-        op = type(self).__name__
-        device = call_device(op, self._input_names, tensors)
-        checked = self._signature.check_call(self._construction, tensors)
-        facts = self._facts(tensors, device, checked)
-        target = registry.select_target(op, self.target, device)
+        facts = self._facts_of(tensors)
+        device = call_device(type(self).__name__, self._input_names, tensors)
+        target = registry.select_target(type(self).__name__, self.target, device)
         if target != backend.BUILTIN:
             return self._target_kernel(target, tensors, facts)
         with _current_device(device):
@@ -368,7 +377,9 @@ class Op:
 
     # Tuning
 
-    def autotune(self, *example_inputs: Any, calls: Any = None, **options: Any) -> Any:
+    def autotune(
+        self, *example_inputs: Any, calls: Iterable[CallSpec] | None = None, **options: Any
+    ) -> autotune.Report:
         """Tunes the kernels that the op has built and those that examples or calls need, and sets `tune`.
 
         Args:
@@ -382,18 +393,21 @@ class Op:
         Raises:
             TuningError: every candidate of a kernel failed.
         """
-        return tuning.autotune(self, example_inputs, calls, options)
+        tuning.refuse_foreign_target(self)
+        return tuning.tune_op(self, example_inputs, calls, options)
 
     def request_tune(self) -> None:
         """Puts the op in tuned mode: the next kernel that it builds uses its tuning record, or is tuned
         before its first launch.
         """
+        tuning.refuse_foreign_target(self)
         self.tune = True
 
-    def _forget_plans(self) -> None:
-        """Makes the next calls choose their kernels anew, as after tuning."""
+    def _forget_kernels(self) -> None:
+        """Makes the next calls choose and build their kernels anew, as after tuning."""
         with self._lock:
             self._reset_plans()
+            self._built = {site: {} for site in self.interfaces}
 
     # What is known of the last call on this thread
 

@@ -2,18 +2,139 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
+from tileops import autotune, backend
+from tileops.autotune.problem import record_key
+from tileops.autotune.record import RECORDS, default_records
 from tileops.kernels.base import CallSpec, Config, Kernel
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
 
 
-def config_for(op: Op, interface: str, kernel_type: type[Kernel], call: CallSpec) -> Config:
-    """The tile parameters that `kernel_type` is built with for `call`."""
-    return kernel_type.default_config(call)
+class _Wanted(NamedTuple):
+    """Something to tune: a kernel for one call, with the contents of its integer tensors where they are
+    known.
+    """
+
+    kernel: type[Kernel]
+    call: CallSpec
+    values: dict[str, torch.Tensor]
 
 
-def autotune(op: Op, examples: tuple[Any, ...], calls: Any, options: dict[str, Any]) -> Any:
-    raise NotImplementedError
+def config_for(op: Op, kernel: type[Kernel], call: CallSpec) -> Config:
+    """The tile parameters that `kernel` is built with for `call`.
+
+    A tuning record of the problem wins, from whichever process it comes; without one an op in tuned mode
+    searches first (where measuring is allowed), any other takes the default. What an op found stays with it,
+    also where nothing could be recorded.
+    """
+    if kernel.tile_space is None:
+        return kernel.default_config(call)
+    if op._chosen:
+        chosen = op._chosen.get(_problem(kernel, call))
+        if chosen is not None and kernel.tile_space.is_valid(chosen, call):
+            return dict(chosen)
+    if op.tune:
+        config = autotune.config_for(kernel, call, True, op=type(op).__name__)
+        if autotune.tuning_refusal() is None:
+            op._chosen[_problem(kernel, call)] = config
+        return config
+    if _has_records():
+        return autotune.lookup(kernel, call) or kernel.default_config(call)
+    return kernel.default_config(call)
+
+
+def tune_op(
+    op: Op, examples: Sequence[Any], calls: Iterable[CallSpec] | None, options: dict[str, Any]
+) -> autotune.Report:
+    """See `Op.autotune`."""
+    name = type(op).__name__
+    reports = []
+    done: set[tuple[type[Kernel], str]] = set()
+    for wanted in (*_built(op), *_of_examples(op, examples), *_of_calls(op, calls or ())):
+        if wanted.kernel.tile_space is None:
+            continue
+        problem = _problem(wanted.kernel, wanted.call)
+        if (wanted.kernel, problem) in done:
+            continue
+        done.add((wanted.kernel, problem))
+        report = autotune.tune(wanted.kernel, wanted.call, op=name, values=wanted.values, **options)
+        reports.append(report)
+        for result in report.kernels:
+            op._chosen[problem] = dict(result.best)
+    for delegate in op.kernel_delegates():
+        reports.append(delegate.autotune(**options))
+    op.request_tune()
+    op._forget_kernels()
+    if done or reports:
+        return autotune.Report.merge(reports)
+    if examples or calls or any(op._built.values()):
+        return autotune.Report(note=f"{name}: the kernels of these calls have no tile parameters")
+    return autotune.Report(
+        note=f"{name} has built no kernel yet, so nothing was tuned: call the op first, or pass example tensors or call specs "
+        f"to autotune. Kernels that it builds from now on are tuned"
+    )
+
+
+def _has_records() -> bool:
+    """Whether anything was ever recorded: without records a new call is not slowed down by looking for
+    them.
+    """
+    return (default_records().root / RECORDS).is_dir()
+
+
+def _problem(kernel: type[Kernel], call: CallSpec) -> str:
+    return record_key(kernel, call).digest
+
+
+def _built(op: Op) -> Iterator[_Wanted]:
+    for kernels in op._built.values():
+        for built in list(kernels.values()):
+            yield _Wanted(type(built.kernel), built.call, {})
+
+
+def _of_examples(op: Op, examples: Sequence[Any]) -> Iterator[_Wanted]:
+    """One call as tensors, or several calls each as a tuple of tensors."""
+    if not examples:
+        return
+    several = all(isinstance(item, (tuple, list)) for item in examples)
+    for tensors in examples if several else (examples,):
+        missing = len(op._input_names) - len(tensors)
+        facts = op._facts_of((*tensors, *[None] * missing))
+        call = op._call_spec(facts)
+        (site,) = op.interfaces
+        integers = {
+            name: tensor
+            for name, tensor in zip(op._input_names, tensors, strict=False)
+            if tensor is not None and tensor.dtype in (torch.int32, torch.int64)
+        }
+        yield _Wanted(op._choose(site, call), call, integers)
+
+
+def _of_calls(op: Op, calls: Iterable[CallSpec]) -> Iterator[_Wanted]:
+    for call in calls:
+        site = next(
+            (site for site, face in op.interfaces.items() if isinstance(call, face.call_spec)),
+            None,
+        )
+        if site is None:
+            raise TypeError(f"{type(op).__name__}.autotune: {type(call).__name__} is no call spec of this op")
+        yield _Wanted(op._choose(site, call), call, {})
+
+
+def refuse_foreign_target(op: Op) -> None:
+    """Kernels of another target tune themselves, if at all.
+
+    Raises:
+        BackendError: the op was constructed for another target.
+    """
+    if op.target not in (None, backend.BUILTIN):
+        raise backend.BackendError(
+            f"{type(op).__name__}: kernels of target {op.target!r} cannot be tuned from here; tune them in "
+            f"their own package"
+        )
