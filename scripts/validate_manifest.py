@@ -1,0 +1,11 @@
+#!/usr/bin/env python
+"""Checks the operator manifest: ``python scripts/validate_manifest.py [--check-op NAME] [--levels ...] [--json]``."""
+
+from __future__ import annotations
+
+import sys
+
+from tileops.manifest.validate import main
+
+if __name__ == "__main__":
+    sys.exit(main())
