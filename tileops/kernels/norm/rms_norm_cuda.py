@@ -131,7 +131,7 @@ def plan(call: RMSNormCall, block: int) -> Plan | None:
         return Plan("streamed_rows", width, (("vectors", 4), ("width", width)), 1, arguments)
     accesses = row_bytes // width
     for vectors in (1, 4):
-        if accesses <= _WARP * vectors:
+        if accesses <= _WARP * vectors and vectors <= _HELD[block]:
             classes = (("threads_per_row", _WARP), ("vectors", vectors), ("width", width))
             return Plan("held_rows", width, classes, block // _WARP, arguments)
     for vectors in (2, 4):
