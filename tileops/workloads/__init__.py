@@ -65,5 +65,5 @@ def workload(op: str) -> Workload:
         if item.op == op:
             return item
     raise KeyError(
-        f"{op} has no workload: add one to WORKLOADS in tileops/workloads/{family}.py (reference and baselines)"
+        f"{op} has no workload: add its reference and baselines to WORKLOADS in tileops/workloads/{family}.py"
     )

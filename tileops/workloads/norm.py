@@ -48,6 +48,4 @@ def _manual(
     return y if weight is None else y * weight
 
 
-WORKLOADS = (
-    Workload("RMSNormFwdOp", rms_norm, torch={"F.rms_norm": _functional, "manual": _manual}),
-)
+WORKLOADS = (Workload("RMSNormFwdOp", rms_norm, torch={"F.rms_norm": _functional, "manual": _manual}),)

@@ -121,6 +121,20 @@ def normalized_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got - want).norm()) / norm if norm else float(got.norm())
 
 
+def ulp_error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """``|actual - expected|`` in units in the last place of `actual`'s dtype at `expected`, elementwise in
+    float64.
+
+    A correctly rounded result is off by 0.5 at most. The unit of values below the smallest normal number is
+    that of the subnormals; infinities that agree count as no error.
+    """
+    info = torch.finfo(actual.dtype)
+    got, want = actual.double(), expected.double()
+    _, exponent = torch.frexp(want.abs().clamp(info.tiny, info.max))
+    unit = torch.ldexp(torch.full_like(want, info.eps), exponent - 1)
+    return torch.where(got == want, 0.0, (got - want).abs() / unit)
+
+
 def negative_controls(result: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """Wrong results that a sound check of `result` has to reject, with what is wrong about them.
 

@@ -179,8 +179,9 @@ def sigmoid_lp(x):
 
 @word
 def silu(x):
-    """``x * sigmoid(x)``."""
-    return x / (1.0 + exp(-x))
+    """``x * sigmoid(x)``, for large negative `x` too, where ``exp(-x)`` would overflow before the result is 0."""
+    e = exp(-abs_(x))
+    return select(x < 0.0, x * e, x) / (1.0 + e)
 
 
 @word

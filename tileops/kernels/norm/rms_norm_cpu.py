@@ -1,0 +1,129 @@
+"""RMSNorm on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tileops.autotune.space import TileSpace
+from tileops.jit import parallel
+from tileops.jit.program import Program
+from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.layout import coalesce
+from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
+
+#: Nanoseconds that one thread takes for a KiB of input, cache-resident; decides when two threads pay.
+_NS_PER_KIB = 20.0
+_TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_Axes = tuple[tuple[int, ...], tuple[int, ...]]  # extents and steps in elements, innermost first
+
+
+class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
+    """Two sweeps over each row: sum of squares, then scale. Everything is float32 and rounded once at the
+    end, as torch does; the second sweep reads the row from the cache.
+
+    Rows whose elements are dense are read in place, wherever the rows themselves lie. Otherwise a row (and
+    the weight, once per thread) is first gathered into float32 scratch.
+    """
+
+    devices = frozenset({"cpu"})
+    tile_space = TileSpace({"unroll": (1, 2, 4, 8)})
+
+    @classmethod
+    def refusal(cls, call: RMSNormCall) -> str | None:
+        if call.x.dtype not in _TORCH_DTYPES:
+            return f"x is {call.x.dtype}; the CPU kernel takes {', '.join(_TORCH_DTYPES)}"
+        return super().refusal(call)
+
+    @classmethod
+    def default_config(cls, call: RMSNormCall) -> Config:
+        return {"unroll": 4}
+
+    @classmethod
+    def programs(cls, call: RMSNormCall, config: Config) -> dict[str, Program]:
+        form = "rows" if _is_dense(call) else "gathered_rows"
+        pointers = 5 if form == "rows" else 6
+        program = Program.of(
+            f"tileops.kernels.norm._rms_norm_cpu:{form}",
+            ["i64", "f32", *["ptr"] * (pointers - 1)],
+            dtype=call.x.short,
+            unroll=config["unroll"],
+        )
+        return {"main": program}
+
+    def bind(self, call: RMSNormCall) -> Callable[..., None]:
+        size = math.prod(call.x.shape[-call.normalized_ndim :])
+        rows = call.x.numel // size
+        outer, inner = _split(call.x, call.normalized_ndim)
+        limit = parallel.limit(call.x.numel * call.x.itemsize / 1024 * _NS_PER_KIB)
+        entry, team, eps = self.entries["main"].launch, parallel.team, float(call.eps)
+        # Without a weight the kernel multiplies by ones, which is exact and saves a second set of kernels.
+        ones = None
+        if call.weight is None:
+            ones = torch.ones(size, dtype=_TORCH_DTYPES[call.x.dtype], device="cpu")
+
+        if _is_dense(call):
+            geometry = _geometry([outer], call.x.itemsize)
+            where = ctypes.addressof(geometry)
+
+            def dense(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
+                factors = ones if weight is None else weight
+                entry(
+                    team(limit) if limit else 0,
+                    rows, size, eps, where, x.data_ptr(), factors.data_ptr(), output.data_ptr(),
+                )  # fmt: skip
+
+            return dense
+
+        weight_axes = (
+            ((size,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
+        )
+        geometry = _geometry([outer, inner, weight_axes], call.x.itemsize)
+        where = ctypes.addressof(geometry)
+
+        def gathered(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
+            factors = ones if weight is None else weight
+            threads = team(limit) if limit else 0
+            scratch = torch.empty(2 * size * max(threads, 1), dtype=torch.float32, device="cpu")
+            entry(
+                threads,
+                rows, size, eps, where, x.data_ptr(), factors.data_ptr(), output.data_ptr(),
+                scratch.data_ptr(),
+            )  # fmt: skip
+
+        return gathered
+
+
+def _axes(shape: Sequence[int], strides: Sequence[int]) -> _Axes:
+    sizes, (steps,) = coalesce(shape, strides)
+    return sizes[::-1], steps[::-1]
+
+
+def _split(x: TensorSpec, normalized_ndim: int) -> tuple[_Axes, _Axes]:
+    """The axes over rows and the axes within a row, each merged where they can be."""
+    batch_ndim = x.ndim - normalized_ndim
+    return _axes(x.shape[:batch_ndim], x.strides[:batch_ndim]), _axes(
+        x.shape[batch_ndim:], x.strides[batch_ndim:]
+    )
+
+
+def _is_dense(call: RMSNormCall) -> bool:
+    """Whether the elements of a row, and of the weight, lie next to each other."""
+    _, inner = _split(call.x, call.normalized_ndim)
+    weight = ((1,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
+    return all(len(sizes) == 1 and steps[0] == 1 for sizes, steps in (inner, weight))
+
+
+def _geometry(groups: Sequence[_Axes], itemsize: int) -> ctypes.Array[ctypes.c_int64]:
+    """For each group of axes: their number, then extent and byte step of each, innermost first."""
+    words: list[int] = []
+    for sizes, steps in groups:
+        words.append(len(sizes))
+        for size, step in zip(sizes, steps, strict=True):
+            words += [size, step * itemsize]
+    return (ctypes.c_int64 * len(words))(*words)

@@ -1,0 +1,188 @@
+"""Rotary position embeddings on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from tileops.errors import CheckError
+from tileops.jit import parallel
+from tileops.jit.program import Program
+from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.rope.call_spec import (
+    RoPECall,
+    RoPEFwdInterface,
+    RoPEPositionIdsCall,
+    RoPEPositionIdsFwdInterface,
+)
+from tileops.kernels.rope.tables import rotary_table
+
+#: Nanoseconds that one thread takes for a KiB of input, cache-resident; decides when two threads pay.
+_NS_PER_KIB = 16.0
+_FACTORY = "tileops.kernels.rope._rope_cpu:tokens"
+
+
+def _program(x: TensorSpec, layout: str, positions: str) -> Program:
+    return Program.of(
+        _FACTORY,
+        ["ptr"] * 7,
+        dtype=x.short,
+        layout=layout,
+        positions=positions,
+        gathered=not _is_dense(x),
+    )
+
+
+def _is_dense(x: TensorSpec) -> bool:
+    """Whether the elements of a head vector lie next to each other."""
+    return x.strides[-1] == 1 or x.shape[-1] == 1
+
+
+def _geometry(
+    x: TensorSpec,
+    tokens: tuple[tuple[int, int], tuple[int, int]],
+    heads: tuple[int, int],
+    rotary_dim: int,
+    id_step: int = 0,
+) -> ctypes.Array[ctypes.c_int64]:
+    """What the kernel reads about a call: extents, and steps in bytes.
+
+    Args:
+        x: the input.
+        tokens: extent and step, in elements, of the batch axis and of the sequence axis.
+        heads: extent and step of the head axis.
+        rotary_dim: elements of a head vector that turn.
+        id_step: bytes between neighbouring position ids.
+    """
+    (_, batch_step), (seq_len, seq_step) = tokens
+    size = x.itemsize
+    return (ctypes.c_int64 * 9)(
+        seq_len, heads[0], x.shape[-1], rotary_dim,
+        batch_step * size, seq_step * size, heads[1] * size, x.strides[-1] * size, id_step,
+    )  # fmt: skip
+
+
+def _limit(x: TensorSpec) -> int:
+    return parallel.limit(x.numel * x.itemsize / 1024 * _NS_PER_KIB)
+
+
+def _scratch(x: TensorSpec, threads: int) -> torch.Tensor:
+    """One head vector in float32 per thread."""
+    return torch.empty(max(threads, 1) * x.shape[-1], dtype=torch.float32, device="cpu")
+
+
+class _Guard(threading.local):
+    """What a kernel reports about the position ids: word 0 becomes 1 where an id is not below word 1 (or
+    negative).
+
+    One per thread, so that concurrent launches do not read each other's report.
+    """
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_int64 * 2)(0, 0)
+        self.address = ctypes.addressof(self.words)
+
+
+class RoPECpuKernel(Kernel, RoPEFwdInterface):
+    """One rotation per head vector, in float32, each output rounded once. Head vectors with a step between
+    their elements are gathered one by one; batch, sequence and heads may lie anywhere.
+    """
+
+    devices = frozenset({"cpu"})
+
+    @classmethod
+    def programs(cls, call: RoPECall, config: Config) -> dict[str, Program]:
+        return {"main": _program(call.x, call.rope_layout, "sequence")}
+
+    def bind(self, call: RoPECall) -> Callable[..., None]:
+        x = call.x
+        if call.input_layout == "1d":
+            batch, sequence, heads = (1, 0), (x.shape[0], x.strides[0]), (1, 0)
+        else:
+            batch, sequence, heads = zip(x.shape[:3], x.strides[:3], strict=True)
+        geometry = _geometry(x, (batch, sequence), heads, x.shape[-1])
+        table = rotary_table(x.shape[-1], float(call.base), interleaved=call.rope_layout == "interleaved")
+        rows = table.at_least(sequence[0])
+        entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
+        units, gathered = batch[0] * sequence[0], not _is_dense(x)
+        where, turns = ctypes.addressof(geometry), rows.address
+
+        def launch(source: Any, output: Any, _keep: Any = (geometry, rows)) -> None:
+            threads = team(limit) if limit else 0
+            scratch = _scratch(x, threads) if gathered else None
+            entry(
+                threads, units, where, turns, 0, source.data_ptr(), output.data_ptr(),
+                0 if scratch is None else scratch.data_ptr(), 0,
+            )  # fmt: skip
+
+        return launch
+
+
+class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
+    """As `RoPECpuKernel`, with the position of every token read from `position_ids`. Ids lie in host memory,
+    so the kernel checks them: an id out of range is an error, never a read outside the table.
+    """
+
+    devices = frozenset({"cpu"})
+
+    @classmethod
+    def programs(cls, call: RoPEPositionIdsCall, config: Config) -> dict[str, Program]:
+        return {"main": _program(call.x, "neox", call.position_ids.short)}
+
+    def bind(self, call: RoPEPositionIdsCall) -> Callable[..., None]:
+        x, ids = call.x, call.position_ids
+        tokens = ((1, 0), (x.shape[0], x.strides[0]))
+        geometry = _geometry(
+            x, tokens, (x.shape[1], x.strides[1]), call.rotary_dim, id_step=ids.strides[0] * ids.itemsize
+        )
+        table = rotary_table(call.rotary_dim, float(call.base), interleaved=False)
+        entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
+        units, where, gathered, max_position = (
+            x.shape[0],
+            ctypes.addressof(geometry),
+            not _is_dense(x),
+            call.max_position,
+        )
+        guard = _Guard()
+
+        def launch(source: Any, position_ids: Any, output: Any, _keep: Any = geometry) -> None:
+            threads = team(limit) if limit else 0
+            scratch = _scratch(x, threads) if gathered else None
+            rows = table.rows
+            guard.words[1] = min(rows.length, max_position)
+            entry(
+                threads, units, where, rows.address, position_ids.data_ptr(), source.data_ptr(),
+                output.data_ptr(), 0 if scratch is None else scratch.data_ptr(), guard.address,
+            )  # fmt: skip
+            if guard.words[0]:
+                guard.words[0] = 0
+                table.at_least(_checked_length(position_ids, max_position))
+                launch(source, position_ids, output)
+
+        return launch
+
+
+def _checked_length(position_ids: torch.Tensor, max_position: int) -> int:
+    """Positions that a table must cover for these ids.
+
+    Raises:
+        CheckError: an id lies outside ``[0, max_position)``.
+    """
+    low, high = int(position_ids.min()), int(position_ids.max())
+    if low < 0 or high >= max_position:
+        _out_of_range(position_ids, low if low < 0 else high, max_position)
+    return high + 1
+
+
+def _out_of_range(position_ids: torch.Tensor, value: int, max_position: int) -> NoReturn:
+    at = int((position_ids == value).nonzero()[0])
+    raise CheckError(
+        "RoPENeoxPositionIdsFwdOp",
+        "inputs.position_ids.requires: in_range(0, max_position)",
+        f"position_ids[{at}] is {value}, max_position is {max_position}; pass positions in that range, or "
+        "construct the operator with a larger max_position",
+    )
