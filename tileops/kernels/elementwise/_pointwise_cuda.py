@@ -10,7 +10,9 @@ from tileops.kernels.elementwise import _functions
 
 
 def dense(function: str, dtype: str, width: int, scalars: int) -> Callable[..., None]:
-    """``kernel(a, b, out, count, *scalars)``: three contiguous runs of `count` elements, `width` bytes an access."""
+    """``kernel(a, b, out, count, *scalars)``: three contiguous runs of `count` elements, `width` bytes an
+    access.
+    """
     strip, element = lang.Strip(dtype, width), lang.Strip(dtype, lang.ITEMSIZE[dtype])
     compute = lang.strip_map(getattr(_functions, function), [strip, strip], strip, scalars)
     compute_one = lang.strip_map(getattr(_functions, function), [element, element], element, scalars)
@@ -39,9 +41,9 @@ def dense(function: str, dtype: str, width: int, scalars: int) -> Callable[..., 
 def strided(function: str, dtype: str, width: int, axes: int, scalars: int) -> Callable[..., None]:
     """``kernel(a, b, out, count, *geometry, *scalars)`` for operands that step through memory as they like.
 
-    `count` counts accesses of `width` bytes; the output is contiguous. The geometry (see `lang.walk`) holds the
-    axes of `a` and `b`, the innermost first and counted in accesses. Where an innermost step is 0, the operand is a
-    single element that broadcasts; else it is `width`, or any step where `width` is one element.
+    `count` counts accesses of `width` bytes; the output is contiguous. The geometry (see `lang.walk`) holds
+    the axes of `a` and `b`, the innermost first and counted in accesses. Where an innermost step is 0, the
+    operand is a single element that broadcasts; else it is `width`, or any step where `width` is one element.
     """
     strip, element = lang.Strip(dtype, width), lang.Strip(dtype, lang.ITEMSIZE[dtype])
     compute = lang.strip_map(getattr(_functions, function), [strip, strip], strip, scalars)

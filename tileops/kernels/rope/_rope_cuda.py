@@ -11,20 +11,24 @@ from tileops.jit.lang import cuda_angles
 def rotate(dtype: str, width: int, pairs: str, positions: str) -> Callable[..., None]:
     """One thread turns the same few pairs of several heads of a token, so their angles are computed once.
 
-    The kernel is ``kernel(x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim, pair_step,
-    partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio)``:
+    The kernel is ``kernel(x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim,
+    pair_step, partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio)``:
 
-    * tokens, seq_len: of all sequences, of one. Token t is number ``t % seq_len`` of sequence ``t // seq_len``.
+    * tokens, seq_len: of all sequences, of one. Token t is number ``t % seq_len`` of sequence ``t //
+      seq_len``.
     * heads, head_group: of a token, and those that one thread takes.
-    * turned, copied: accesses of `width` bytes that hold first elements of pairs (all elements where pairs are
-      adjacent), and accesses of the unrotated rest of a head.
+    * turned, copied: accesses of `width` bytes that hold first elements of pairs (all elements where pairs
+      are adjacent), and accesses of the unrotated rest of a head.
     * pair_step, partner: elements from one pair to the next, and from a pair's first element to its second.
-    * batch_step, ..., element_step: strides of `x` in bytes; `out` is contiguous; id_step: of the position ids.
+    * batch_step, ..., element_step: strides of `x` in bytes; `out` is contiguous; id_step: of the position
+      ids.
     * slope, ratio: see `cuda_angles.rotary_angles`.
 
     Args:
-        pairs: "adjacent", where an access holds whole pairs, or "split", where it holds first or second elements.
-        positions: "sequence" for the token's place in its sequence, "i32" or "i64" for position ids of that type.
+        pairs: "adjacent", where an access holds whole pairs, or "split", where it holds first or second
+            elements.
+        positions: "sequence" for the token's place in its sequence, "i32" or "i64" for position ids of that
+            type.
     """
     strip = lang.Strip(dtype, width)
     itemsize, elements = lang.ITEMSIZE[dtype], strip.elements
