@@ -179,6 +179,9 @@ class Op:
         dispatch.calling.op = self
         try:
             return type(self)._operator(*tensors, self._call)
+        except RuntimeError as error:
+            dispatch.explain_transform(type(self).__name__, error)
+            raise
         finally:
             dispatch.calling.op = before
 
@@ -332,6 +335,7 @@ class Op:
 
     def _target_kernel(self, target: str, tensors: Sequence[Any], facts: CallFacts) -> Callable[..., Any]:
         """The target's kernel; asks its builder once for each (device, dtypes, cache key of the shapes)."""
+        builder = targets.builder_of(type(self).__name__, target)
         shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
         dtypes = tuple(None if tensor is None else tensor.dtype for tensor in tensors)
         key = (target, facts.device, dtypes, self._cache_key(*shapes))
@@ -339,7 +343,7 @@ class Op:
             kernel = self._target_kernels.get(key)
             if kernel is None:
                 specs = [facts[name] for name in self._input_names]
-                kernel = targets.build(type(self).__name__, target, specs, self._construction.params)
+                kernel = targets.build(type(self).__name__, target, builder, specs, self._construction.params)
                 self._target_kernels[key] = kernel
             return kernel
 

@@ -192,11 +192,26 @@ def _missing_backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tens
 
 
 def _missing_gradient(grad: torch.Tensor, size: Sequence[int], op: str) -> torch.Tensor:
-    raise BackwardError(
+    raise BackwardError(_no_formula(op))
+
+
+def _no_formula(op: str) -> str:
+    return (
         f"{op}: backward: the operator has no gradient formula. Call it under torch.no_grad() or "
-        f"torch.inference_mode(), or on detached "
-        f"tensors; to train, use the PyTorch function that its documentation names"
+        f"torch.inference_mode(), or on detached tensors; to train, use the PyTorch function that its "
+        f"documentation names"
     )
+
+
+def explain_transform(op: str, error: RuntimeError) -> None:
+    """Turns torch's refusal to differentiate an operator inside torch.func, which names autograd internals,
+    into ours.
+
+    Raises:
+        BackwardError: `error` is that refusal.
+    """
+    if "functorch transforms" in str(error):
+        raise BackwardError(_no_formula(op)) from error
 
 
 _library.define(

@@ -29,7 +29,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
         index=index,
         arch=f"sm_{found.major}{found.minor}",
         sm_count=found.multi_processor_count,
-        smem_per_block=found.shared_memory_per_block_optin,
+        smem_per_block=getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block),
     )
 
 

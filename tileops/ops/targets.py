@@ -8,20 +8,17 @@ from typing import Any
 import torch
 
 from tileops.backend import registry
-from tileops.backend.protocol import TargetKernel
+from tileops.backend.protocol import BuildKernel, TargetKernel
 from tileops.errors import BackendError, OpNotAvailableError
 from tileops.kernels.base import TensorSpec
 from tileops.ops.plans import Run
 
 
-def build(
-    op: str, target: str, specs: Sequence[TensorSpec | None], params: Mapping[str, Any]
-) -> TargetKernel:
-    """Asks `target` for its kernel.
+def builder_of(op: str, target: str) -> BuildKernel:
+    """How `target` builds its kernel of an op.
 
     Raises:
-        OpNotAvailableError: the target does not serve the op, or declines these inputs.
-        BackendError: it returns something that cannot be called.
+        OpNotAvailableError: the target does not serve the op.
     """
     builder = registry.builder_of(op, target)
     if builder is None:
@@ -29,6 +26,22 @@ def build(
             f"{op}: target {target!r} has no kernel for this op; construct the op with target='builtin' or "
             f"extend the target"
         )
+    return builder
+
+
+def build(
+    op: str,
+    target: str,
+    builder: BuildKernel,
+    specs: Sequence[TensorSpec | None],
+    params: Mapping[str, Any],
+) -> TargetKernel:
+    """Asks `target` for its kernel.
+
+    Raises:
+        OpNotAvailableError: the target declines these inputs.
+        BackendError: it returns something that cannot be called.
+    """
     kernel = builder(*specs, **params)
     if kernel is None:
         shown = ", ".join(str(spec) for spec in specs)

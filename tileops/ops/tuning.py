@@ -76,8 +76,8 @@ def tune_op(
     if examples or calls or any(op._built.values()):
         return autotune.Report(note=f"{name}: the kernels of these calls have no tile parameters")
     return autotune.Report(
-        note=f"{name} has built no kernel yet, so nothing was tuned: call the op first, or pass example tensors or call specs "
-        f"to autotune. Kernels that it builds from now on are tuned"
+        note=f"{name} has built no kernel yet, so nothing was tuned: call the op first, or pass example "
+        f"tensors or call specs to autotune. Kernels that it builds from now on are tuned"
     )
 
 

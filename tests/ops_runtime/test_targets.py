@@ -1,0 +1,181 @@
+"""Third-party targets: registration, the choice among them, what they may return, backends that do not
+load.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ops_runtime.toys import fresh_kernel, make_op
+from tileops import backend
+from tileops.backend import registry
+from tileops.errors import (
+    AmbiguousTargetError,
+    BackendError,
+    CheckError,
+    OpNotAvailableError,
+    TileOpsWarning,
+    UnknownTargetError,
+)
+from tileops.kernels.base import TensorSpec
+
+
+@pytest.fixture(autouse=True)
+def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", registry._registry.copy())
+    monkeypatch.setattr(registry, "_failures", {})
+
+
+def scale_builder(calls: list[Any], result: Any = None) -> Any:
+    def build(x: TensorSpec, bias: TensorSpec | None, **params: Any) -> Any:
+        calls.append((x, bias, params))
+
+        def kernel(x: torch.Tensor, bias: torch.Tensor | None) -> Any:
+            assert x.is_contiguous()
+            return x * params["factor"] if result is None else result(x)
+
+        return kernel
+
+    return build
+
+
+def acme_op(calls: list[Any] | None = None, result: Any = None, **attributes: Any) -> type:
+    kernel = fresh_kernel()
+    cls = make_op(kernel, _static_axes=frozenset({(0, -1)}), **attributes)
+    backend.register_kernel_builder(
+        cls.__name__, "acme", scale_builder([] if calls is None else calls, result)
+    )
+    return cls
+
+
+def test_a_target_replaces_the_computation_after_the_checks() -> None:
+    calls: list[Any] = []
+    op = acme_op(calls)(3.0, target="acme")
+    x = torch.randn(2, 6)[:, ::2]
+    assert torch.equal(op(x), x * 3)
+    ((spec, bias, params),) = calls
+    assert (spec.dtype, spec.shape, bias) == ("float32", (2, 3), None)
+    assert params == {"factor": 3.0, "axes": ()}
+    with pytest.raises(CheckError, match="float64"):
+        op(x.double())
+    assert op.eval_roofline()[0] == 6
+    assert op.get_or_build_kernel("scale", (x, None)) is not None
+    assert len(calls) == 1
+
+
+def test_the_builder_is_asked_once_for_each_key() -> None:
+    calls: list[Any] = []
+    op = acme_op(calls)(target="acme")
+    for columns in (3, 4, 5):
+        op(torch.ones(2, columns))  # the last axis is static: not in the key
+    assert len(calls) == 1
+    op(torch.ones(7, 3))
+    op(torch.ones(7, 3, dtype=torch.bfloat16))
+    op(torch.ones(7, 3), torch.ones(7, 3))
+    assert len(calls) == 4
+
+
+def test_full_shape_keys_warn_once_per_type() -> None:
+    cls = acme_op()
+    cls._static_axes = frozenset()
+    with pytest.warns(TileOpsWarning, match="_cache_key"):
+        cls(target="acme")(torch.ones(2))
+    cls(target="acme")(torch.ones(3))
+
+
+def test_the_default_target_and_the_detectors() -> None:
+    calls: list[Any] = []
+    cls = acme_op(calls)
+    cls()(torch.ones(2, 2))
+    assert not calls
+    backend.register_detector("acme", lambda device: device.type == "cpu")
+    cls()(torch.ones(2, 2))
+    assert len(calls) == 1
+    backend.register_detector("other", lambda device: True)
+    with pytest.raises(AmbiguousTargetError, match=r"Toy\d+FwdOp: targets acme, other"):
+        cls()(torch.ones(2, 3))
+    backend.set_default_target("acme")
+    cls()(torch.ones(2, 3))
+    cls(target=backend.BUILTIN)(torch.ones(2, 3))
+    assert len(calls) == 2
+    assert backend.registered_targets() == ("builtin", "acme", "other")
+    backend.set_default_target(None)
+
+
+def test_an_unknown_target_is_an_error_at_construction() -> None:
+    with pytest.raises(UnknownTargetError, match=r"'nobody' is not registered; registered are builtin"):
+        make_op(fresh_kernel())(target="nobody")
+    with pytest.raises(UnknownTargetError):
+        backend.set_default_target("nobody")
+
+
+def test_a_target_without_the_op_or_that_declines_is_an_error() -> None:
+    acme_op()
+    with pytest.raises(OpNotAvailableError, match="has no kernel for this op"):
+        make_op(fresh_kernel())(target="acme")(torch.ones(2))
+    cls = make_op(fresh_kernel(), _static_axes=frozenset({(0, -1)}))
+    backend.register_kernel_builder(cls.__name__, "acme", lambda *specs, **params: None)
+    with pytest.raises(OpNotAvailableError, match=r"declines the inputs \(float32\[2\] on cpu"):
+        cls(target="acme")(torch.ones(2))
+
+
+def test_names_are_taken_once() -> None:
+    cls = acme_op()
+    with pytest.raises(BackendError, match="already"):
+        backend.register_kernel_builder(cls.__name__, "acme", scale_builder([]))
+    backend.register_detector("acme", lambda device: False)
+    with pytest.raises(BackendError, match="already"):
+        backend.register_detector("acme", lambda device: False)
+    with pytest.raises(BackendError, match="reserved"):
+        backend.register_detector("builtin", lambda device: True)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (lambda x: x.sum(), "shape"),
+        (lambda x: x.double(), "float64"),
+        (lambda x: None, "NoneType"),
+        (lambda x: (x * 2, x * 3), "2 results"),
+        (lambda x: x, "shares memory"),
+        (lambda x: torch.empty(x.shape, device="meta"), "meta"),
+        (lambda x: torch.ones(2, 2 * x.shape[1])[:, ::2], "strides"),
+        (lambda x: [1], "list"),
+    ],
+)
+def test_what_a_target_returns_is_checked(result: Any, words: str) -> None:
+    op = acme_op(result=result)(target="acme")
+    with pytest.raises(BackendError, match=words):
+        op(torch.ones(2, 3))
+
+
+def test_kernels_of_a_target_are_not_tuned_here() -> None:
+    op = acme_op()(target="acme")
+    with pytest.raises(BackendError, match="cannot be tuned"):
+        op.autotune()
+    with pytest.raises(BackendError, match="cannot be tuned"):
+        op.request_tune()
+
+
+def test_a_backend_that_does_not_load_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        backend.register_detector("broken", lambda device: True)
+        raise ImportError("no libacme.so")
+
+    class Point:
+        name = "acme-backend"
+
+        @staticmethod
+        def load() -> Any:
+            return broken
+
+    monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(registry.importlib.metadata, "entry_points", lambda group: [Point])
+    with pytest.warns(RuntimeWarning, match=r"'acme-backend' did not load .*no libacme\.so"):
+        assert backend.load_failures() == {"acme-backend": "ImportError: no libacme.so"}
+    assert "broken" not in backend.registered_targets()
+    with pytest.raises(UnknownTargetError, match="failed to load: acme-backend"):
+        make_op(fresh_kernel())(target="broken")
