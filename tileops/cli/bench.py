@@ -1,0 +1,45 @@
+"""`tileops bench`: operators against their baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tileops.cli import catalogue
+from tileops.cli.console import usage_error
+
+
+def command(
+    ops: Annotated[list[str] | None, typer.Argument(help="Operators (default: all).")] = None,
+    family: Annotated[str | None, typer.Option("--family", help="Only this family.")] = None,
+    case: Annotated[str | None, typer.Option("--case", help="Only this case id.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype.")] = None,
+    against: Annotated[
+        str, typer.Option("--against", help="Baselines: torch, torch-compile, ... (comma-separated).")
+    ] = "torch",
+    budget: Annotated[float, typer.Option("--budget", min=0.01, help="Seconds a case.")] = 20.0,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Kernel target.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Device, for example cpu or cuda:0.")] = None,
+) -> None:
+    """Measure operators against PyTorch: checked first, then interleaved rounds, medians, ratios."""
+    from tileops import bench
+
+    names = [catalogue.find_entry(op).name for op in ops or ()]
+    if family is not None:
+        names += [entry.name for entry in catalogue.entries(family) if entry.name not in names]
+    baselines = tuple(name.strip() for name in against.split(",") if name.strip())
+    results = bench.run(
+        ops=names or None,
+        case=case,
+        dtype=dtype,
+        against=baselines,
+        budget=budget,
+        json_path=json_path,
+        target=target,
+        device=device,
+    )
+    if not results:
+        raise usage_error("no case matches; `tileops show OP` lists the cases of an operator")

@@ -1,0 +1,84 @@
+"""Entry point of the `tileops` command.
+
+Command modules import what they need inside their functions, so that `tileops --version` and `tileops ops` load
+neither torch nor Numba before they have to.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from tileops import __version__
+from tileops.cli import bench, cache, demo, doctor, ops, show, tune, validate, warm
+from tileops.cli.console import errors
+from tileops.errors import TileOpsError, TileOpsWarning
+
+app = typer.Typer(
+    help="Operators for language models, compiled from Numba on first use.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("ops")(ops.command)
+app.command("show")(show.command)
+app.command("demo")(demo.command)
+app.command("bench")(bench.command)
+app.command("warm")(warm.command)
+app.command("tune")(tune.command)
+app.command("validate")(validate.command)
+app.command("doctor")(doctor.command)
+app.add_typer(cache.app, name="cache")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"tileops {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    # One plain line: to someone at a terminal, the source line that warned says nothing.
+    errors().print(f"warning: {message}", style="yellow", highlight=False, markup=False)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line; exits with 1 after an error and with 2 after bad usage."""
+    from tileops import settings
+
+    show_warning = warnings.showwarning
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("once", TileOpsWarning)
+    try:
+        level = settings.current().log
+        if level is not None:
+            logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+            logging.getLogger("tileops").setLevel(level.upper())
+        app(args=arguments, prog_name="tileops")
+    except TileOpsError as error:
+        errors().print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        raise SystemExit(1) from None
+    except BrokenPipeError:
+        # The reader of a pipe went away (`tileops ops | head`): not an error of ours.
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    finally:
+        warnings.showwarning = show_warning
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""`tileops validate`: is the manifest well-formed, and does the code conform?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tileops.cli.console import JsonFlag
+
+
+def command(
+    check_op: Annotated[str | None, typer.Option("--check-op", help="Only this entry.")] = None,
+    levels: Annotated[
+        str, typer.Option("--levels", help="Levels to check (comma-separated).")
+    ] = "schema,signature,bench",
+    as_json: JsonFlag = False,
+) -> None:
+    """Check every manifest entry; exit code 1 if one has an error, 2 for bad flags."""
+    from tileops.manifest import validate
+
+    arguments = ["--levels", levels]
+    if check_op is not None:
+        arguments += ["--check-op", check_op]
+    if as_json:
+        arguments.append("--json")
+    raise typer.Exit(validate.main(arguments))
