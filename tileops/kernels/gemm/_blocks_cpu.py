@@ -1,0 +1,117 @@
+"""Device side of GEMM with many rows: cache blocks around a register tile.
+
+The unit of work is a block of MC rows and NC columns of the result. Units are numbered with the column block outermost,
+so that a thread keeps one part of B in its cache while all rows pass over it. Within a unit K is cut into chunks of
+KC: the chunk of B (NC columns) is put into panels in the thread's scratch memory, unless B is packed in the right form
+already, and the register tile passes over it. Between chunks the sums are kept in float32 scratch; the last chunk
+stores the result, rounded once. Every element is summed in one order, whatever the blocks and the threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tileops.jit import lang
+from tileops.kernels.gemm import _forms, _tiles_cpu
+
+
+def _chunk_source(dtype: str, form: str, source: str) -> Any:
+    """A tile that makes panels of a chunk of B and returns the address of the first.
+
+    ``word(b, ldb, n, columns, panels, k, count, scratch)``: columns ``n .. n + columns - 1`` (of `panels` panels, the
+    last ones zero), elements ``k .. k + count - 1``. `source` says what B is: ``"rows"`` (``[N, K]`` with dense rows,
+    `ldb` bytes apart), ``"raw"`` (a packed weight) or ``"panels"`` (panels of `form`); then `ldb` is the panel stride.
+    """
+    size, per_k = lang.itemsize(dtype), _forms.bytes_per_k(form)
+    raw_per_k = _forms.bytes_per_k(_forms.raw_form(dtype))
+    from_rows = _forms.panel_from_rows(dtype, form) if source == "rows" else None
+    from_panel = _forms.panel_from_panel(dtype, form) if source == "raw" else None
+
+    @lang.tile(
+        "b: i64, ldb: i64, n: i64, columns: i64, panels: i64, k: i64, count: i64, scratch: i64", returns="i64"
+    )
+    def chunk(
+        t: Any, b: Any, ldb: Any, n: Any, columns: Any, panels: Any, k: Any, count: Any, scratch: Any
+    ) -> Any:
+        if source == "panels":
+            return b + (n // _forms.COLUMNS) * ldb + k * per_k
+        stride = (count + (_forms.STEP - 1)) // _forms.STEP * (_forms.STEP * per_k)
+
+        def panel(p: Any, _: Any) -> None:
+            to = scratch + p * stride
+            if source == "rows":
+                row = n + p * _forms.COLUMNS
+                # Panels beyond the last column read nothing; their address stays inside the matrix.
+                left = t.max(columns - p * _forms.COLUMNS, 0)
+                from_rows(b + t.select_value(left > 0, row, n) * ldb + k * size, ldb, left, count, to)
+            else:
+                from_panel(b + (n // _forms.COLUMNS + p) * ldb + k * raw_per_k, count, to)
+
+        t.loop(0, panels, body=panel)
+        return scratch
+
+    return chunk
+
+
+def blocks(
+    dtype: str, form: str, source: str, MR: int, NV: int, prefetch: int
+) -> Callable[..., None]:
+    """Body of the multiplication.
+
+    Args:
+        dtype: storage format of B and of the result.
+        form: what panels and row blocks hold (see `_forms`); a ``parts`` form runs on AMX.
+        source: what B is (see `_chunk_source`).
+        MR: rows of the register tile (32 on AMX).
+        NV: panels of the register tile (2 on AMX).
+        prefetch: lines to fetch ahead at each step, 0 for none.
+    """
+    chunk = _chunk_source(dtype, form, source)
+    tile = _tiles_cpu.amx_tile if form in _forms.PARTS else _tiles_cpu.vector_tile
+    start, multiply, finish = tile(dtype, form, MR, NV, prefetch)
+    unit = {"f32": 1, "pairs": 2}.get(form, _forms.STEP)
+    per_k = _forms.bytes_per_k(form)
+    # Bytes of a row of A in its row block, and of one step along k, per element of k.
+    a_row_per_k = {"f32": 4, "pairs": 2}.get(form) or 2 * _forms.PARTS[form]
+    a_per_k = a_row_per_k * (16 if form in _forms.PARTS else MR)
+    size, step, width = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS
+    in_place = 1 if source == "panels" else 0
+    tile_bytes = MR * NV * width * 4
+
+    def body(begin, end, tid, A, B, D, M, N, K, ldb, ldd, MC, NC, KC, scratch, per_thread):
+        start()
+        own = scratch + tid * per_thread
+        sums = own + (1 - in_place) * NC * KC * per_k // width
+        row_blocks = (M + MC - 1) // MC
+        a_row = (K + step - 1) // step * step * a_row_per_k
+        kept = 1 if K > KC else 0
+        for u in range(begin, end):
+            column_block = u // row_blocks
+            m0 = (u - column_block * row_blocks) * MC
+            n0 = column_block * NC
+            rows = MC if MC < M - m0 else M - m0
+            columns = NC if NC < N - n0 else N - n0
+            panels = (columns + NV * width - 1) // (NV * width) * NV
+            for k in range(0, K, KC):
+                count = KC if KC < K - k else K - k
+                panel = chunk(B, ldb, n0, columns, panels, k, count, own)
+                stride = in_place * ldb + (1 - in_place) * ((count + step - 1) // step * step * per_k)
+                first = 1 if k == 0 else 0
+                last = 1 if k + KC >= K else 0
+                steps = (count + unit - 1) // unit
+                block = 0
+                for p in range(0, panels, NV):
+                    b = panel + p * stride
+                    following = b + NV * stride
+                    for i in range(0, rows, MR):
+                        multiply(
+                            steps, A + (m0 + i) * a_row + k * a_per_k, 16 * a_row, b, stride,
+                            sums + block * kept * tile_bytes, first, last,
+                            D + (m0 + i) * ldd + (n0 + p * width) * size, ldd, rows - i, columns - p * width,
+                            following + (i // MR) * steps * 64 * prefetch,
+                        )
+                        block += 1
+        finish()
+
+    return body

@@ -1,0 +1,164 @@
+"""Device side of GEMM with few rows: B is streamed once, straight from where it lies.
+
+`dot` reads B as rows of k (``[N, K]``); `panels` reads a packed weight. Both hold a few rows of A against a few columns
+and are limited by the memory that B comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tileops.jit import lang
+from tileops.jit.lang import pairs
+from tileops.kernels.gemm import _forms
+
+
+def dot(dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch: int) -> Callable[..., None]:
+    """Body: unit `u` is NT columns of the result, for all rows.
+
+    Args:
+        dtype: storage format.
+        native_pairs: multiply bfloat16 pairs with one instruction.
+        MT: rows of A at a time.
+        NT: rows of B at a time.
+        unroll: vectors of k side by side.
+        prefetch: bytes that rows of B are fetched ahead, 0 for none.
+    """
+    size = lang.itemsize(dtype)
+
+    @lang.tile("a: i64, lda: i64, rows: i64, b: i64, ldb: i64, columns: i64, K: i64, d: i64, ldd: i64")
+    def multiply(
+        t: Any, a: Any, lda: Any, rows: Any, b: Any, ldb: Any, columns: Any, K: Any, d: Any, ldd: Any
+    ) -> None:
+        width = t.LANES * (2 if native_pairs else 1)
+        # Rows beyond the matrix repeat its last one; their sums are not stored.
+        lefts = [a + lda * t.min(rows - 1, i) for i in range(MT)]
+        rights = [b + ldb * t.min(columns - 1, j) for j in range(NT)]
+
+        def vector(addr: Any, left: Any) -> Any:
+            if native_pairs:
+                return pairs.load_pairs(addr, left)
+            return t.load(dtype, addr, None if left is None else t.mask_lt(left))
+
+        def add(k: Any, total: list[Any], left: Any = None) -> list[Any]:
+            right = [vector(row + k * size, left) for row in rights]
+            result = []
+            for i in range(MT):
+                x = vector(lefts[i] + k * size, left)
+                for j in range(NT):
+                    old = total[i * NT + j]
+                    result.append(t.dot_bf16(old, x, right[j]) if native_pairs else t.fma(x, right[j], old))
+            return result
+
+        def steps(k: Any, total: list[Any]) -> list[Any]:
+            if prefetch:
+                for row in rights:
+                    for line in range(0, unroll * width * size, 64):
+                        t.prefetch(row + k * size + (line + prefetch))
+            count = MT * NT
+            sums: list[Any] = []
+            for part in range(unroll):
+                sums += add(k + part * width, total[part * count : (part + 1) * count])
+            return sums
+
+        several = K // (width * unroll) * (width * unroll)
+        whole = K // width * width
+        count = MT * NT
+        total = t.loop(0, several, width * unroll, [t.vconst(0.0)] * (count * unroll), steps)
+        for part in range(1, unroll):
+            total[:count] = [x + y for x, y in zip(total[:count], total[part * count :], strict=False)]
+        total = t.loop(several, whole, width, total[:count], add)
+        total = t.loop(whole, K, width, total, lambda k, sums: add(k, sums, K - k))
+        mask = t.mask_lt(t.min(columns, NT))
+        for i in range(MT):
+            value = t.reduce_transpose(total[i * NT : (i + 1) * NT])
+            t.when(rows > i, lambda i=i, value=value: t.store(dtype, d + ldd * i, value, mask))
+
+    def body(begin, end, tid, A, lda, B, ldb, D, ldd, M, N, K):
+        for u in range(begin, end):
+            n = u * NT
+            for m in range(0, M, MT):
+                multiply(A + m * lda, lda, M - m, B + n * ldb, ldb, N - n, K, D + m * ldd + n * size, ldd)
+
+    return body
+
+
+def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefetch: int) -> Callable[..., None]:
+    """Body: unit `u` is NV panels of a packed weight, for all rows of A.
+
+    Rows of A are dense; of half precisions they hold an even number of elements (the last may be padding).
+    """
+    size = lang.itemsize(dtype)
+    paired = _forms.raw_form(dtype) == "pairs"
+    word, width, line_bytes = 4, NV * _forms.COLUMNS, _forms.LINE
+
+    @lang.tile("a: i64, lda: i64, rows: i64, b: i64, stride: i64, columns: i64, steps: i64, d: i64, ldd: i64")
+    def multiply(
+        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, columns: Any, steps: Any, d: Any, ldd: Any
+    ) -> None:
+        per_panel = _forms.COLUMNS // t.LANES
+        vectors = NV * per_panel
+        count = MT * vectors
+        lefts = [a + lda * t.min(rows - 1, i) for i in range(MT)]
+
+        def add(k: Any, total: list[Any]) -> list[Any]:
+            line = b + k * line_bytes
+            right = [
+                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4))
+                for j in range(vectors)
+            ]
+            if paired and not native_pairs:
+                halves = [pairs.split_pairs(dtype, words) for words in right]
+            result = []
+            for i in range(MT):
+                at = lefts[i] + k * word
+                if not paired:
+                    x = t.load_splat(dtype, at)
+                    result += [
+                        t.fma(x, t.bitcast(right[j], "f32"), total[i * vectors + j]) for j in range(vectors)
+                    ]
+                elif native_pairs:
+                    x = t.load_splat_word(at)
+                    result += [t.dot_bf16(total[i * vectors + j], x, right[j]) for j in range(vectors)]
+                else:
+                    low, high = t.load_splat(dtype, at), t.load_splat(dtype, at + size)
+                    result += [
+                        t.fma(high, halves[j][1], t.fma(low, halves[j][0], total[i * vectors + j]))
+                        for j in range(vectors)
+                    ]
+            return result
+
+        def several(k: Any, total: list[Any]) -> list[Any]:
+            if prefetch:
+                for panel in range(NV):
+                    for step in range(unroll):
+                        t.prefetch(b + stride * panel + (k + step) * line_bytes + prefetch)
+            sums: list[Any] = []
+            for part in range(unroll):
+                sums += add(k + part, total[part * count : (part + 1) * count])
+            return sums
+
+        most = steps // unroll * unroll
+        total = t.loop(0, most, unroll, [t.vconst(0.0)] * (count * unroll), several)
+        for part in range(1, unroll):
+            total[:count] = [x + y for x, y in zip(total[:count], total[part * count :], strict=False)]
+        total = t.loop(most, steps, 1, total[:count], add)
+        masks = [t.mask_lt(columns, start=j * t.LANES) for j in range(vectors)]
+
+        def write(i: int) -> None:
+            for j in range(vectors):
+                t.store(dtype, d + ldd * i + j * t.LANES * size, total[i * vectors + j], masks[j])
+
+        for i in range(MT):
+            t.when(rows > i, lambda i=i: write(i))
+
+    def body(begin, end, tid, A, lda, B, stride, D, ldd, M, N, steps):
+        for u in range(begin, end):
+            n = u * width
+            for m in range(0, M, MT):
+                multiply(
+                    A + m * lda, lda, M - m, B + u * NV * stride, stride, N - n, steps, D + m * ldd + n * size, ldd
+                )
+
+    return body

@@ -1,0 +1,207 @@
+"""The register tiles of GEMM on the CPU: one on vector units, one on AMX tiles.
+
+A tile is three words: ``start()`` and ``finish()`` around all work of a thread, and
+
+    multiply(steps, a, a_stride, b, stride, sums, first, last, d, ldd, rows, columns, ahead)
+
+which multiplies a row block at `a` with NV panels at `b` (`stride` bytes apart) over `steps`, starts from zero if `first`
+and else from the float32 block `sums`, and stores into the result `d` if `last` and else back into `sums`. `rows` and
+`columns` are what is left of the result. `ahead` is memory that will be wanted next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tileops.jit import lang
+from tileops.jit.lang import pairs
+from tileops.kernels.gemm import _forms
+
+_SIGNATURE = (
+    "steps: i64, a: i64, a_stride: i64, b: i64, stride: i64, sums: i64, first: i64, last: i64, d: i64, ldd: i64, "
+    "rows: i64, columns: i64, ahead: i64"
+)
+#: Lines that the vector tile fetches ahead of its loads.
+_AHEAD = 8
+#: Products of parts (left, right) in the order of issue: each step changes one operand only. What is left out is below
+#: 2**-16 of a product for two parts and 2**-22 for three.
+_PRODUCTS = {
+    1: ((0, 0),),
+    2: ((1, 0), (0, 0), (0, 1)),
+    3: ((2, 0), (0, 0), (1, 0), (1, 1), (0, 1), (0, 2)),
+}
+
+Words = tuple[Any, Any, Any]
+
+
+def _nothing() -> Any:
+    @lang.tile("", inline=True)
+    def nothing(t: Any) -> None:
+        pass
+
+    return nothing
+
+
+def vector_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
+    """MR rows of NV panels in vector registers."""
+
+    @lang.tile(_SIGNATURE)
+    def multiply(
+        t: Any, steps: Any, a: Any, a_stride: Any, b: Any, stride: Any, sums: Any, first: Any, last: Any,
+        d: Any, ldd: Any, rows: Any, columns: Any, ahead: Any,
+    ) -> None:  # fmt: skip
+        size = lang.itemsize(dtype)
+        per_panel = _forms.COLUMNS // t.LANES
+        vectors = NV * per_panel
+        row_bytes = vectors * t.LANES * 4
+        places = [(i, j) for i in range(MR) for j in range(vectors)]
+
+        def load_sums() -> list[Any]:
+            return [t.bitcast(t.load_words(sums + (i * row_bytes + j * t.LANES * 4)), "f32") for i, j in places]
+
+        total = t.when(first != 0, lambda: [t.vconst(0.0)] * len(places), load_sums)
+
+        def step(k: Any, total: list[Any]) -> list[Any]:
+            line, row = b + k * _forms.LINE, a + k * (MR * 4)
+            right = [
+                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4))
+                for j in range(vectors)
+            ]
+            if prefetch:
+                for panel in range(NV):
+                    t.prefetch(line + stride * panel + _AHEAD * _forms.LINE)
+                t.prefetch(row + _AHEAD * MR * 4)
+            result = []
+            for i in range(MR):
+                left = t.load_splat_word(row + 4 * i)
+                for j in range(vectors):
+                    old = total[i * vectors + j]
+                    if form == "pairs":
+                        result.append(t.dot_bf16(old, left, right[j]))
+                    else:
+                        result.append(t.fma(t.bitcast(left, "f32"), t.bitcast(right[j], "f32"), old))
+            return result
+
+        total = t.loop(0, steps, 1, total, step)
+
+        def keep() -> None:
+            for (i, j), value in zip(places, total, strict=True):
+                t.store_words(sums + (i * row_bytes + j * t.LANES * 4), value)
+
+        def write() -> None:
+            whole = (rows >= MR) & (columns >= NV * _forms.COLUMNS)
+
+            def all_of_it() -> None:
+                for (i, j), value in zip(places, total, strict=True):
+                    t.store(dtype, d + ldd * i + j * t.LANES * size, value)
+
+            def part() -> None:
+                masks = [t.mask_lt(columns, start=j * t.LANES) for j in range(vectors)]
+                for i in range(MR):
+                    row = total[i * vectors : (i + 1) * vectors]
+                    t.when(rows > i, lambda i=i, row=row: write_row(i, row, masks))
+
+            def write_row(i: int, row: list[Any], masks: list[Any]) -> None:
+                for j, value in enumerate(row):
+                    t.store(dtype, d + ldd * i + j * t.LANES * size, value, masks[j])
+
+            t.when(whole, all_of_it, part)
+
+        t.when(last != 0, write, keep)
+
+    return _nothing(), multiply, _nothing()
+
+
+def amx_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
+    """Two by two accumulator tiles: 32 rows of two panels.
+
+    The result leaves through `sums`, since tiles can only be stored to memory.
+    """
+    parts = _forms.PARTS[form]
+    amx_bytes = _forms.TILE
+    assert (MR, NV) == (32, 2)
+
+    @lang.tile("", inline=True)
+    def start(t: Any) -> None:
+        t.amx_config()
+
+    @lang.tile("", inline=True)
+    def finish(t: Any) -> None:
+        t.amx_release()
+
+    write = _amx_result(dtype)
+
+    @lang.tile(_SIGNATURE)
+    def multiply(
+        t: Any, steps: Any, a: Any, a_stride: Any, b: Any, stride: Any, sums: Any, first: Any, last: Any,
+        d: Any, ldd: Any, rows: Any, columns: Any, ahead: Any,
+    ) -> None:  # fmt: skip
+        def zero() -> None:
+            for i in range(4):
+                t.amx_zero(i)
+
+        def resume() -> None:
+            for i in range(4):
+                t.amx_load(i, sums + i * amx_bytes, _forms.LINE)
+
+        t.when(first != 0, zero, resume)
+
+        def step(k: Any, _: Any) -> None:
+            at = k * (parts * amx_bytes)
+            lefts, rights = (a + at, a + a_stride + at), (b + at, b + stride + at)
+            for line in range(prefetch):
+                for panel in range(NV):
+                    t.prefetch(ahead + stride * panel + (k * prefetch + line) * _forms.LINE, locality=2)
+            held: list[int | None] = [None, None]
+            for left, right in _PRODUCTS[parts]:
+                if held[1] != right:
+                    for i in (0, 1):
+                        t.amx_load(6 + i, rights[i] + right * amx_bytes, _forms.LINE)
+                if held[0] != left:
+                    for i in (0, 1):
+                        # Panels are used again for the next rows; rows stream past them.
+                        t.amx_load(4 + i, lefts[i] + left * amx_bytes, _forms.LINE, stream=True)
+                held = [left, right]
+                for i in range(4):
+                    t.amx_dot_bf16(i, 4 + i // 2, 6 + i % 2)
+
+        t.loop(0, steps, body=step)
+        for i in range(4):
+            t.amx_store(i, sums + i * amx_bytes, _forms.LINE)
+        t.when(last != 0, lambda: write(sums, d, ldd, rows, columns))
+
+    return start, multiply, finish
+
+
+def _amx_result(dtype: str) -> Any:
+    """A tile that rounds a block of two by two accumulators and stores what the result has of it."""
+    size = lang.itemsize(dtype)
+
+    @lang.tile("sums: i64, d: i64, ldd: i64, rows: i64, columns: i64")
+    def write(t: Any, sums: Any, d: Any, ldd: Any, rows: Any, columns: Any) -> None:
+        def halves(i: Any) -> tuple[Any, Any]:
+            # Row i of the left and of the right accumulator.
+            at = sums + (i // 16) * (2 * _forms.TILE) + (i % 16) * _forms.LINE
+            return t.bitcast(t.load_words(at), "f32"), t.bitcast(t.load_words(at + _forms.TILE), "f32")
+
+        def whole(i: Any, _: Any) -> None:
+            left, right = halves(i)
+            if dtype == "bf16":
+                pairs.store_bf16_flushed(d + i * ldd, left, right)
+            else:
+                t.store(dtype, d + i * ldd, left)
+                t.store(dtype, d + i * ldd + t.LANES * size, right)
+
+        def part(i: Any, _: Any) -> None:
+            for j, value in enumerate(halves(i)):
+                t.store(dtype, d + i * ldd + j * t.LANES * size, value, t.mask_lt(columns, start=j * t.LANES))
+
+        count = t.min(rows, 32)
+        t.when(
+            columns >= 2 * t.LANES,
+            lambda: t.loop(0, count, body=whole),
+            lambda: t.loop(0, count, body=part),
+        )
+
+    return write

@@ -1,0 +1,387 @@
+"""Matrix multiplication on the CPU: which way a call takes, and its launch.
+
+Three ways, by the number of rows M of the result:
+
+- *dot*: few rows, B as the caller holds it. B is read once, row by row.
+- *panels*: few rows, packed B.
+- *blocks*: many rows. A is packed into row blocks, B chunk by chunk into panels inside the kernel (or it is packed
+  already, or, where very many rows share the cost, packed as a whole first), and a register tile does the rest.
+
+All compute in float32 and round once. bfloat16 uses AMX or the paired dot product where the CPU has them; float16 uses
+AMX as exact sums of two bfloat16, which leaves out terms below 2**-16 of a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from tileops.autotune.space import TileSpace, power_of_two
+from tileops.jit import cpu_target, parallel
+from tileops.jit.program import Program
+from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are padded
+_GEMM = "tileops.kernels.gemm"
+_SCRATCH_ALIGN = 64
+
+#: Rows of B (unpacked) or panels (packed) of one unit with few rows of A.
+_DOT_ROWS = 4
+_UNIT_PANELS = 2
+#: Above this many rows of A an unpacked B is packed as a whole before it is used.
+_PACK_ALL_ABOVE = 1024
+#: Bytes per nanosecond of one thread that streams weights; multiplications per nanosecond of one thread by form.
+_STREAM = 14.0
+_RATE = {"f32": 80.0, "pairs": 160.0, "parts1": 800.0, "parts2": 300.0, "parts3": 150.0}
+
+
+def packed_layout(dtype: str) -> str:
+    """Name of the layout in which weights of `dtype` are packed: the same on every CPU."""
+    return "panels16-f32" if dtype == "float32" else "panels16-pairs"
+
+
+def panel_stride(itemsize: int, k: int) -> int:
+    """Bytes of a panel of a packed weight."""
+    return _round_up(k, STEP) * COLUMNS * itemsize
+
+
+def packed_panels(n: int) -> int:
+    """Panels of a packed weight: a multiple of four, so that a wide register tile never passes the end."""
+    return _round_up(-(-n // COLUMNS), 4)
+
+
+def pack_program(dtype: str) -> Program:
+    """Packs the rows of a ``[N, K]`` weight; `dtype` is a short name."""
+    form = "f32" if dtype == "f32" else "pairs"
+    return _pack_b(dtype, form)
+
+
+def dense_program(dtype: str) -> Program:
+    """Copies a matrix of any strides into dense rows."""
+    return Program.of(f"{_GEMM}._forms:dense_rows", ["ptr", "i64", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype)
+
+
+def _pack_b(dtype: str, form: str) -> Program:
+    return Program.of(
+        f"{_GEMM}._forms:pack_panels", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, form=form
+    )
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way a call takes.
+
+    Attributes:
+        kind: see the module.
+        form: what the register tile of `blocks` multiplies (see `_forms`).
+        source: what `blocks` finds as B: "rows", "raw" (a packed weight in another form), "panels".
+        dense_a: A must be copied to dense rows first.
+        dense_b: B likewise.
+        pack_b: B is packed as a whole first.
+    """
+
+    kind: Literal["dot", "panels", "blocks"]
+    form: str
+    source: str
+    dense_a: bool
+    dense_b: bool
+    pack_b: bool
+
+
+def _form(dtype: str) -> str:
+    target = cpu_target()
+    if target.has_amx and dtype in ("bf16", "f16"):
+        return "parts1" if dtype == "bf16" else "parts2"
+    return "pairs" if dtype == "bf16" and target.has_avx512bf16 else "f32"
+
+
+def _few_rows(dtype: str) -> int:
+    """The most rows of A for which streaming B beats packing."""
+    return 4 if dtype == "bf16" and cpu_target().has_amx else 16
+
+
+def path(call: GemmCall) -> Path:
+    """The way that `call` takes on this CPU."""
+    m, _, k = call.mnk
+    dtype = call.a.short
+    form = _form(dtype)
+    few = m <= _few_rows(dtype)
+    dense_a = k > 1 and call.a_strides[1] != 1
+    if call.packed is not None:
+        raw = "f32" if dtype == "f32" else "pairs"
+        in_form = raw == form or (dtype == "bf16" and form == "parts1")
+        # Words of two elements must not run over the end of a row of A.
+        odd = raw == "pairs" and k % 2 == 1
+        if few:
+            return Path("panels", form, "raw", dense_a or odd, False, False)
+        return Path("blocks", form, "panels" if in_form else "raw", dense_a, False, False)
+    dense_b = k > 1 and call.b_strides[0] != 1
+    if few:
+        return Path("dot", form, "rows", dense_a, dense_b, False)
+    pack_all = m > _PACK_ALL_ABOVE
+    return Path("blocks", form, "panels" if pack_all else "rows", dense_a, dense_b, pack_all)
+
+
+def _tiles_of(form: str) -> dict[str, tuple[int, ...]]:
+    """Values of the tile parameters for a form."""
+    lanes = cpu_target().lanes
+    if form.startswith("parts"):
+        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024), "prefetch": (0, 1, 4)}
+    shapes = {16: ((6, 12, 14), (2, 4)), 8: ((4, 6), (1,)), 4: ((2, 3), (1,))}[lanes]
+    return {"MR": shapes[0], "NV": shapes[1], "KC": (256, 384, 512, 1024), "prefetch": (0, 1)}
+
+
+def _fits(config: Any, call: GemmCall) -> bool:
+    if call is None:
+        return True
+    chosen = path(call)
+    if chosen.kind != "blocks":
+        return dict(config) == GemmCpuKernel.default_config(call)
+    values = _tiles_of(chosen.form)
+    if any(config[name] not in known for name, known in values.items()):
+        return False
+    registers = config["MR"] * config["NV"] * (COLUMNS // cpu_target().lanes)
+    return config["MC"] % config["MR"] == 0 and (chosen.form.startswith("parts") or registers <= 28)
+
+
+class GemmCpuKernel(Kernel, GemmFwdInterface):
+    """Every layout, any sizes; see the module for the three ways."""
+
+    devices = frozenset({"cpu"})
+    tile_space = TileSpace(
+        {
+            "MR": (2, 3, 4, 6, 12, 14, 32),
+            "NV": (1, 2, 4),
+            "MC": (84, 168, 512, 504, 1024, 1008),
+            "NC": (64, 128, 256, 512),
+            "KC": (256, 384, 512, 1024),
+            "prefetch": (0, 1, 4),
+        },
+        constraints=(_fits,),
+        bucket=lambda call: {
+            "M": power_of_two(call.mnk[0]),
+            "N": call.mnk[1],
+            "K": call.mnk[2],
+            "packed": call.packed is not None,
+        },
+    )
+
+    @classmethod
+    def refusal(cls, call: GemmCall) -> str | None:
+        if call.a.dtype not in DTYPES:
+            return f"a is {call.a.dtype}; the CPU kernel takes {', '.join(DTYPES)}"
+        if call.packed is not None and call.packed != packed_layout(call.a.dtype):
+            return f"b is packed as {call.packed!r}; the CPU kernel reads {packed_layout(call.a.dtype)!r}"
+        return super().refusal(call)
+
+    @classmethod
+    def default_config(cls, call: GemmCall) -> Config:
+        form = _form(call.a.short)
+        if form.startswith("parts"):
+            few = call.mnk[0] < 256
+            return {"MR": 32, "NV": 2, "MC": 1024, "NC": 256, "KC": 512, "prefetch": 4 if few else 1}
+        lanes = cpu_target().lanes
+        if lanes == 16:
+            kc = 1024 if form == "pairs" else 384
+            return {"MR": 14, "NV": 2, "MC": 504, "NC": 128, "KC": kc, "prefetch": 1}
+        return {"MR": 6 if lanes == 8 else 3, "NV": 1, "MC": 504, "NC": 128, "KC": 384, "prefetch": 0}
+
+    @classmethod
+    def programs(cls, call: GemmCall, config: Config) -> dict[str, Program]:
+        chosen = path(call)
+        dtype = call.a.short
+        native = chosen.form in ("pairs", "parts1")
+        found: dict[str, Program] = {}
+        if chosen.dense_a or chosen.dense_b:
+            found["dense"] = dense_program(dtype)
+        if chosen.kind == "dot":
+            found["main"] = Program.of(
+                f"{_GEMM}._rows_cpu:dot",
+                ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
+                dtype=dtype, native_pairs=native, MT=_rows_at_once(call.mnk[0]), NT=_DOT_ROWS,
+                unroll=4 if call.mnk[0] == 1 else 1, prefetch=0,
+            )  # fmt: skip
+            return found
+        if chosen.kind == "panels":
+            wide = cpu_target().lanes == 16
+            found["main"] = Program.of(
+                f"{_GEMM}._rows_cpu:panels",
+                ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
+                dtype=dtype, native_pairs=native, MT=_rows_at_once(call.mnk[0]), NV=_UNIT_PANELS if wide else 1,
+                unroll=4 if call.mnk[0] == 1 and wide else 1, prefetch=0,
+            )  # fmt: skip
+            return found
+        amx = chosen.form.startswith("parts")
+        pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
+        options = {"parts": int(chosen.form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
+        found["pack_a"] = Program.of(
+            f"{_GEMM}._forms:{pack_a}", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, **options
+        )
+        if chosen.pack_b:
+            found["pack_b"] = _pack_b(dtype, chosen.form)
+        found["main"] = Program.of(
+            f"{_GEMM}._blocks_cpu:blocks",
+            ["ptr"] * 3 + ["i64"] * 8 + ["ptr", "i64"],
+            dtype=dtype, form=chosen.form, source=chosen.source, MR=config["MR"], NV=config["NV"],
+            prefetch=config["prefetch"] if chosen.source == "panels" or not amx else 0,
+        )  # fmt: skip
+        return found
+
+    def bind(self, call: GemmCall) -> Callable[..., None]:
+        if call.mnk[2] == 0:
+            return lambda a, b, d: d.zero_()
+        chosen = path(call)
+        binder = {"dot": self._bind_few, "panels": self._bind_few, "blocks": self._bind_blocks}[chosen.kind]
+        launch, own_scratch = binder(call, chosen)
+        if chosen.dense_a or chosen.dense_b:
+            return self._with_dense_operands(call, chosen, launch, own_scratch)
+        if own_scratch is None:
+            return lambda a, b, d: launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), 0)
+
+        def run(a: Any, b: Any, d: Any) -> None:
+            scratch = torch.empty(own_scratch(), dtype=torch.uint8, device="cpu")
+            launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch.data_ptr())
+
+        return run
+
+    # -- the three ways -------------------------------------------------------------------------------------------
+
+    def _bind_few(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
+        m, n, k = call.mnk
+        size = call.a.itemsize
+        main = self.entries["main"].launch
+        team = parallel.team
+        limit = parallel.limit(n * k * size / _STREAM + m * n * k / _RATE["f32"])
+        lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
+        ldd = n * size
+        if chosen.kind == "dot":
+            ldb = _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
+            units, last = -(-n // _DOT_ROWS), k
+        else:
+            width = COLUMNS * (_UNIT_PANELS if cpu_target().lanes == 16 else 1)
+            ldb = panel_stride(size, k)
+            units, last = -(-n // width), k if size == 4 else (k + 1) // 2
+
+        def launch(a: int, b: int, d: int, scratch: int) -> None:
+            main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, last)
+
+        return launch, None
+
+    def _bind_blocks(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
+        m, n, k = call.mnk
+        size, config = call.a.itemsize, self.config
+        mr, nr = config["MR"], config["NV"] * COLUMNS
+        per_k = {"f32": 64, "pairs": 32}.get(chosen.form) or 32 * int(chosen.form[-1])
+        a_row = {"f32": 4, "pairs": 2}.get(chosen.form) or 2 * int(chosen.form[-1])
+        padded_k = _round_up(k, STEP)
+        limit = parallel.limit(m * n * k / _RATE[chosen.form])
+        team = parallel.team
+
+        chunks = max(1, round(k / config["KC"]))
+        kc = _round_up(-(-k // chunks), STEP)
+        mc = min(config["MC"] // mr * mr, _round_up(m, mr))
+        column_blocks = -(-n // config["NC"])
+        threads = max(1, team(limit))
+        row_blocks = -(-m // mc)
+        if row_blocks == 1:
+            # As many blocks for every thread, and none too small.
+            column_blocks = min(_round_up(column_blocks, threads), -(-n // nr))
+        nc = _round_up(-(-n // column_blocks), nr)
+        units = row_blocks * -(-n // nc)
+
+        in_place = chosen.source == "panels"
+        tile = mr * nr * 4
+        sums = tile * (1 if k <= kc else (mc // mr) * (nc // nr))
+        per_thread = _round_up((0 if in_place else nc * kc * per_k // COLUMNS) + sums, 4096)
+        a_rows = 16 if chosen.form.startswith("parts") else mr
+        a_units = -(-_round_up(m, mr) // a_rows)
+        a_stride = padded_k * a_row * a_rows
+        a_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN)
+        b_stride = per_k * padded_k
+        b_units = packed_panels(n) if chosen.pack_b else 0
+        b_bytes = b_units * b_stride
+
+        lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
+        rows_ldb = 0 if call.packed else _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
+        ldb = b_stride if chosen.pack_b else panel_stride(size, k) if call.packed else rows_ldb
+        ldd = n * size
+        main, pack_a = self.entries["main"].launch, self.entries["pack_a"].launch
+        pack_b = self.entries["pack_b"].launch if chosen.pack_b else None
+        pack_limit = parallel.limit(m * k * size / _STREAM)
+
+        def scratch_bytes() -> int:
+            return a_bytes + b_bytes + max(1, team(limit)) * per_thread
+
+        def launch(a: int, b: int, d: int, scratch: int) -> None:
+            pack_a(team(pack_limit), a_units, a, lda, m, k, scratch, a_stride)
+            if pack_b is not None:
+                pack_b(team(limit), b_units, b, rows_ldb, n, k, scratch + a_bytes, b_stride)
+                b = scratch + a_bytes
+            main(
+                team(limit), units, scratch, b, d, m, n, k, ldb, ldd, mc, nc, kc,
+                scratch + a_bytes + b_bytes, per_thread,
+            )  # fmt: skip
+
+        return launch, scratch_bytes
+
+    def _with_dense_operands(
+        self, call: GemmCall, chosen: Path, launch: _Launch, own_scratch: _Scratch
+    ) -> Callable[..., None]:
+        """`launch` after copying the operands whose rows are not dense."""
+        m, n, k = call.mnk
+        size = call.a.itemsize
+        copy, lanes, team = self.entries["dense"].launch, cpu_target().lanes, parallel.team
+        ld = _padded_row(k, size)
+
+        def stage(rows: int, row_step: int, k_step: int) -> tuple[Any, ...]:
+            return parallel.limit(2 * rows * k), -(-rows // lanes), row_step * size, k_step * size, rows
+
+        a_stage = stage(m, *call.a_strides) if chosen.dense_a else None
+        b_stage = stage(n, call.b_strides[1], call.b_strides[0]) if chosen.dense_b else None
+        a_bytes = _round_up(m * ld, _SCRATCH_ALIGN) if chosen.dense_a else 0
+        b_bytes = _round_up(n * ld, _SCRATCH_ALIGN) if chosen.dense_b else 0
+
+        def run(a: Any, b: Any, d: Any) -> None:
+            more = 0 if own_scratch is None else own_scratch()
+            scratch = torch.empty(a_bytes + b_bytes + more, dtype=torch.uint8, device="cpu")
+            base = scratch.data_ptr()
+            left, right = a.data_ptr(), b.data_ptr()
+            if a_stage is not None:
+                limit, units, row_step, k_step, rows = a_stage
+                copy(team(limit), units, left, row_step, k_step, rows, k, base, ld)
+                left = base
+            if b_stage is not None:
+                limit, units, row_step, k_step, rows = b_stage
+                copy(team(limit), units, right, row_step, k_step, rows, k, base + a_bytes, ld)
+                right = base + a_bytes
+            launch(left, right, d.data_ptr(), base + a_bytes + b_bytes)
+
+        return run
+
+
+_Launch = Callable[[int, int, int, int], None]
+_Scratch = Callable[[], int] | None
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _rows_at_once(m: int) -> int:
+    """Compile class of few rows: 1, 2 or 4 at a time."""
+    return 1 if m == 1 else 2 if m == 2 else 4
+
+
+def _padded_row(k: int, itemsize: int) -> int:
+    """Bytes of a row of a dense copy: whole words of four bytes."""
+    return _round_up(k * itemsize, 4)
+
+
+def _row_bytes(operand: TensorSpec, k: int, row_stride: int, copied: bool) -> int:
+    return _padded_row(k, operand.itemsize) if copied else row_stride * operand.itemsize

@@ -1,0 +1,178 @@
+"""Packed weights for matrix multiplication."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tileops import jit
+from tileops.errors import CheckError
+from tileops.jit import parallel
+from tileops.kernels.gemm import gemm_cpu
+from tileops.ops.dtypes import name_of
+
+_SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+class PackedWeight:
+    """A copy of a weight in the layout that the multiplication streams fastest. Made by `pack`.
+
+    While this object lives, ``GemmFwdOp()(a, weight)`` called with the very tensor object that was packed reads the
+    copy. The copy is trusted as long as the tensor has the address, shape, strides and version counter that it had.
+    In-place operations that torch counts (``weight.add_(1)``, an optimizer step) make it stale: calls then read the
+    tensor itself until `refresh`. Writes that torch does *not* count stay unnoticed and need `refresh`: through
+    ``weight.data``, through a NumPy view or another tensor over the same memory made by ``from_numpy``, and every
+    write to a tensor made under ``torch.inference_mode()`` (such tensors have no version counter).
+
+    Attributes:
+        buffer: the packed bytes.
+        layout: name of the layout.
+        trans_b: whether the weight is ``[N, K]`` (True) or ``[K, N]``.
+        shape: shape of the weight.
+    """
+
+    def __init__(self, weight: torch.Tensor, trans_b: bool) -> None:
+        self._weight = weakref.ref(weight)
+        self.trans_b = trans_b
+        self.shape = tuple(weight.shape)
+        self.dtype = weight.dtype
+        self.layout = gemm_cpu.packed_layout(name_of(weight.dtype))
+        rows, k = self.shape if trans_b else self.shape[::-1]
+        stride = gemm_cpu.panel_stride(weight.element_size(), k)
+        self.buffer = torch.empty(gemm_cpu.packed_panels(rows) * stride, dtype=torch.uint8, device="cpu")
+        self._state: tuple[Any, ...] = ()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Packs the weight's present values again.
+
+        Raises:
+            RuntimeError: the weight no longer exists, or its shape or dtype changed.
+        """
+        weight = self._weight()
+        if weight is None:
+            raise RuntimeError("PackedWeight.refresh: the packed tensor no longer exists; pack the new one")
+        if tuple(weight.shape) != self.shape or weight.dtype != self.dtype:
+            raise RuntimeError(
+                f"PackedWeight.refresh: the tensor was {self.dtype}{list(self.shape)} and is now "
+                f"{weight.dtype}{list(weight.shape)}; call pack again"
+            )
+        state = _state(weight)
+        _pack_into(self.buffer, weight, self.trans_b)
+        self._state = state
+
+    @property
+    def weight(self) -> torch.Tensor | None:
+        """The packed tensor, or None once it is gone."""
+        return self._weight()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the pack holds."""
+        return self.buffer.numel()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether calls with the weight use the pack."""
+        weight = self._weight()
+        return weight is not None and self._state == _state(weight)
+
+    def __repr__(self) -> str:
+        state = "current" if self.is_current else "stale"
+        return f"PackedWeight({self.dtype}{list(self.shape)}, {self.layout}, {self.nbytes} bytes, {state})"
+
+
+# By id of the weight, so that a lookup costs a dictionary access and keeps nothing alive. An id that a new tensor
+# inherits is recognised because the pack's weak reference then leads elsewhere.
+_packs: dict[int, weakref.ref[PackedWeight]] = {}
+
+
+def pack(weight: torch.Tensor, *, trans_b: bool = True) -> PackedWeight:
+    """Packs a weight for `GemmFwdOp` on the CPU; keep the result for as long as the pack is to be used.
+
+    Args:
+        weight: ``[N, K]`` (or ``[K, N]``), float32, bfloat16 or float16, on the CPU, any strides.
+        trans_b: the `trans_b` of the ops that will use it: True where `weight` is ``[N, K]``.
+
+    Returns:
+        The pack. It holds its own copy (N rounded up to 64, K to 32) and a weak reference to `weight`.
+
+    Raises:
+        CheckError: not a matrix, another device or dtype.
+
+    Example:
+        >>> packed = tileops.gemm.pack(linear.weight)
+        >>> y = GemmFwdOp()(x, linear.weight)       # uses the pack
+    """
+    _check(weight)
+    packed = PackedWeight(weight, trans_b)
+    key = id(weight)
+    reference = weakref.ref(packed, lambda gone: _packs.pop(key, None) if _packs.get(key) is gone else None)
+    _packs[key] = reference
+    return packed
+
+
+def find_pack(weight: torch.Tensor, trans_b: bool) -> PackedWeight | None:
+    """The living, current pack of this very tensor object, or None."""
+    reference = _packs.get(id(weight))
+    if reference is None:
+        return None
+    packed = reference()
+    if packed is None or packed.trans_b != trans_b or packed._weight() is not weight:
+        return None
+    return packed if packed._state == _state(weight) else None
+
+
+def packs() -> Iterator[PackedWeight]:
+    """The living packs (for ``tileops doctor``)."""
+    for reference in list(_packs.values()):
+        packed = reference()
+        if packed is not None:
+            yield packed
+
+
+def _check(weight: torch.Tensor) -> None:
+    def reject(problem: str) -> None:
+        raise CheckError("tileops.gemm.pack", "weight", problem)
+
+    if weight.ndim != 2:
+        reject(f"a matrix is needed, this one has shape {list(weight.shape)}")
+    if weight.device.type != "cpu":
+        reject(f"packing serves the CPU kernels, the tensor is on {weight.device}; pack weights on the CPU only")
+    if name_of(weight.dtype) not in _SHORT:
+        reject(f"dtype {weight.dtype}: expected float32, bfloat16 or float16")
+
+
+def _state(weight: torch.Tensor) -> tuple[Any, ...]:
+    """What changes when the tensor is written or replaced, as far as torch tells."""
+    version = 0 if weight.is_inference() else weight._version
+    return weight.data_ptr(), version, weight.shape, weight.stride()
+
+
+def _pack_into(buffer: torch.Tensor, weight: torch.Tensor, trans_b: bool) -> None:
+    (n, k), (n_step, k_step) = weight.shape, weight.stride()
+    if not trans_b:
+        n, k, n_step, k_step = k, n, k_step, n_step
+    if n == 0 or k == 0:
+        return
+    short, size = _SHORT[name_of(weight.dtype)], weight.element_size()
+    limit = parallel.limit(n * k * size / 5.0)
+    source, row_bytes, copy = weight.data_ptr(), n_step * size, None
+    if k > 1 and k_step != 1:
+        copy = torch.empty((n, k), dtype=weight.dtype, device="cpu")
+        row_bytes = k * size
+        entry = jit.get_entry(gemm_cpu.dense_program(short))
+        lanes = jit.cpu_target().lanes
+        entry.launch(
+            parallel.team(limit), -(-n // lanes), source, n_step * size, k_step * size, n, k, copy.data_ptr(), row_bytes
+        )
+        source = copy.data_ptr()
+    entry = jit.get_entry(gemm_cpu.pack_program(short))
+    panels, stride = gemm_cpu.packed_panels(n), gemm_cpu.panel_stride(size, k)
+    entry.launch(parallel.team(limit), panels, source, row_bytes, n, k, buffer.data_ptr(), stride)
+
+
+__all__ = ["PackedWeight", "find_pack", "pack", "packs"]
