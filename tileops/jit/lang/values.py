@@ -187,7 +187,7 @@ def as_kind(value: Value | Number, kind: Kind) -> Value:
     if not isinstance(value, Value):
         if not is_number(value):
             raise TypeError(f"expected a number or a traced value, got {type(value).__name__}")
-        if not kind.is_float and float(value) != int(value):
+        if not kind.is_float and int(value) != value:
             raise TypeError(f"{value!r} is not an integer, but {kind} is needed")
         return Value(constant(kind, value), kind)
     if value.kind == kind:

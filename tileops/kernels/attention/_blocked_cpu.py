@@ -1,0 +1,372 @@
+"""Blocked attention on the CPU: what runs on the device. Two programs: pack keys and values, then attend.
+
+Scores are computed transposed, keys by queries, so that a query is a lane: its maximum and its sum are lanes of one
+vector, masking compares a key with a vector of limits, and the weights leave the softmax in the layout in which the
+second product wants them. The query heads that share a key/value head are folded into the queries. The online softmax
+follows Dao et al., "FlashAttention" (2022); Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tileops.jit import lang
+from tileops.kernels.attention import _panels
+from tileops.kernels.attention._panels import BLOCK_ROWS, ROW_BYTES, TILE_BYTES, TILE_ROWS, TILE_WORDS
+
+_LOG2E = math.log2(math.e)
+
+
+lesser = lang.traced(lambda a, b: lang.select(a < b, a, b), 2)
+greater = lang.traced(lambda a, b: lang.select(a > b, a, b), 2)
+
+
+def pack(dtype: str, form: str, dense: bool):
+    """Body over (batch entry, key/value head, block of 32 keys): keys as tiles of 16 keys, values as tiles of 16 head
+    elements by keys. Keys from S_kv on and elements from head_dim on are zeros.
+
+    `geometry` is ``S_kv, H_kv, head_dim, padded head_dim``, then the byte steps of k and of v over B, S, H, D.
+    """
+    load_i64 = lang.load_i64
+    pairs = form != "floats"
+    element_bytes = 2 if pairs else 4
+    tile_keys = TILE_WORDS * (2 if pairs else 1)
+    lanes = lang.lanes()
+    copy_row = _panels.copy_row(dtype, form, dense)
+    copy_floats = _panels.copy_row(dtype, "floats", dense)
+    pair_rows = _panels.pair_rows(dtype if dense else "f32")
+    fill_row = _panels.fill_row()
+    transpose = _panels.transpose()
+
+    def body(begin, end, tid, k, v, packed_k, packed_v, scratch, scratch_bytes, geometry):
+        S_kv = load_i64(geometry)
+        H_kv = load_i64(geometry + 8)
+        D = load_i64(geometry + 16)
+        padded = load_i64(geometry + 24)
+        k_b, k_s = load_i64(geometry + 32), load_i64(geometry + 40)
+        k_h, k_d = load_i64(geometry + 48), load_i64(geometry + 56)
+        v_b, v_s = load_i64(geometry + 64), load_i64(geometry + 72)
+        v_h, v_d = load_i64(geometry + 80), load_i64(geometry + 88)
+        blocks = (S_kv + BLOCK_ROWS - 1) // BLOCK_ROWS
+        words = padded * element_bytes // 4
+        row_of_tiles = words * ROW_BYTES
+        zeros = scratch + tid * scratch_bytes  # then 16 rows of words, then two rows of float32
+        stage = zeros + padded * 4
+        low_row = stage + TILE_ROWS * padded * 4
+        high_row = low_row + padded * 4
+        fill_row(padded, zeros, ROW_BYTES)
+        block_bytes = BLOCK_ROWS * padded * element_bytes
+        value_row = blocks * (BLOCK_ROWS // tile_keys) * TILE_BYTES
+        for unit in range(begin, end):
+            block = unit % blocks
+            head = unit // blocks % H_kv
+            batch = unit // blocks // H_kv
+            first = block * BLOCK_ROWS
+            count = lesser(BLOCK_ROWS, S_kv - first)
+            out = packed_k + unit * block_bytes
+            row = k + batch * k_b + head * k_h + first * k_s
+            for r in range(BLOCK_ROWS):
+                place = out + r // TILE_ROWS * row_of_tiles + r % TILE_ROWS * ROW_BYTES
+                if r < count:
+                    copy_row(row + r * k_s, k_d, D, padded, place, TILE_BYTES)
+                else:
+                    fill_row(words, place, TILE_BYTES)
+            # Values of one tile of head elements lie together for all keys: the second product streams along keys.
+            out = packed_v + unit // blocks * blocks * block_bytes + block * (BLOCK_ROWS // tile_keys) * TILE_BYTES
+            row = v + batch * v_b + head * v_h + first * v_s
+            for key in range(0, BLOCK_ROWS, tile_keys):
+                for w in range(TILE_WORDS):
+                    place = stage + w * padded * 4
+                    if pairs:
+                        r = key + 2 * w
+                        low, high = zeros, zeros
+                        if dense:
+                            low = row + r * v_s if r < count else zeros
+                            high = row + (r + 1) * v_s if r + 1 < count else zeros
+                        else:
+                            if r < count:
+                                copy_floats(row + r * v_s, v_d, D, padded, low_row, ROW_BYTES)
+                                low = low_row
+                            if r + 1 < count:
+                                copy_floats(row + (r + 1) * v_s, v_d, D, padded, high_row, ROW_BYTES)
+                                high = high_row
+                        pair_rows(low, high, D, padded, place)
+                    elif key + w < count:
+                        copy_row(row + (key + w) * v_s, v_d, D, padded, place, ROW_BYTES)
+                    else:
+                        fill_row(padded, place, ROW_BYTES)
+                for d in range(0, padded, lanes):
+                    tile = out + d // TILE_ROWS * value_row + d % TILE_ROWS * ROW_BYTES
+                    for w in range(0, TILE_WORDS, lanes):
+                        transpose(stage + w * padded * 4 + d * 4, padded * 4, tile + w * 4, ROW_BYTES)
+                out += TILE_BYTES
+
+    return body
+
+
+def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, block_kv: int):
+    """Body over (batch entry, key/value head, block of `block_q` queries) on what `pack` wrote.
+
+    `geometry` is ``S_q, S_kv, H_kv, group, head_dim, padded head_dim, window_left, window_right`` (-1 for all, the causal
+    limit folded into window_right) and the byte steps of q over B, S, H, D. `scale` multiplies the scores; with ``cap > 0``
+    they become ``cap * tanh(score / cap)``.
+    """
+    load_i64, store_i32 = lang.load_i64, lang.store_i32
+    lanes = lang.lanes()
+    vector = 4 * lanes
+    pairs = form != "floats"
+    amx = form == "amx"
+    element_bytes = 2 if pairs else 4
+    panels = block_q // lanes
+    size = lang.itemsize(out_dtype)
+    ld, st = lang.load("f32"), lang.store("f32")
+    scores_of, add_to = _panels.product(form, accumulate=False), _panels.product(form, accumulate=True)
+    copy_row, fill_row = _panels.copy_row(dtype, form, dense), _panels.fill_row()
+    store_row, transpose = _panels.store_row(out_dtype), _panels.transpose()
+    adjust, cap_scores, largest, scale_rows = _adjust(), _cap_scores(), _largest(), _scale_rows()
+    weigh = _weigh(form)
+    exp2 = lang.exp2_lp if dtype == "bf16" else lang.exp2_fast
+    start_tiles, end_tiles = _tile_registers(amx)
+    score_panel = block_kv * vector
+    weight_panel = block_kv * element_bytes // 4 * vector
+    LOG2E = _LOG2E
+
+    def body(begin, end, tid, scale, cap, q, packed_k, packed_v, o, scratch, scratch_bytes, geometry):
+        S_q, S_kv = load_i64(geometry), load_i64(geometry + 8)
+        H_kv, group = load_i64(geometry + 16), load_i64(geometry + 24)
+        D, padded = load_i64(geometry + 32), load_i64(geometry + 40)
+        left, right = load_i64(geometry + 48), load_i64(geometry + 56)
+        q_b, q_s = load_i64(geometry + 64), load_i64(geometry + 72)
+        q_h, q_d = load_i64(geometry + 80), load_i64(geometry + 88)
+        shift = S_kv - S_q
+        columns = S_q * group
+        blocks = (columns + block_q - 1) // block_q
+        words = padded * element_bytes // 4
+        depth = words // TILE_WORDS  # tiles along head_dim
+        head_bytes = (S_kv + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS * padded * element_bytes
+        value_row = head_bytes // (padded // TILE_ROWS)  # from the values of 16 head elements to the next 16
+        query_panel, out_panel = words * vector, padded * vector
+
+        queries = scratch + tid * scratch_bytes
+        scores = queries + panels * query_panel
+        weights = scores + panels * score_panel
+        outputs = weights + panels * weight_panel
+        rows = outputs + panels * out_panel
+        peaks = rows + lanes * padded * 4
+        sums = peaks + panels * vector
+        lows = sums + panels * vector
+        highs = lows + panels * vector
+
+        # The scores are multiplied by `factor` inside the exponential. Where that would not keep their order (a scale
+        # that is not positive) or the cap needs them scaled, they are scaled beforehand.
+        prescaled = cap > 0.0 or not scale > 0.0
+        factor = LOG2E if prescaled else scale * LOG2E
+        before = scale if prescaled else 1.0
+
+        start_tiles()
+        for unit in range(begin, end):
+            i = unit % blocks
+            # Late queries see more keys: pairing early with late ones gives any two threads about the same work.
+            block = blocks - 1 - i // 2 if i & 1 else i // 2
+            head = unit // blocks % H_kv
+            batch = unit // blocks // H_kv
+            first_column = block * block_q
+            used = lesser(block_q, columns - first_column)
+            pairs_used = (used + 2 * lanes - 1) // (2 * lanes)
+            base = q + batch * q_b + head * group * q_h
+            for j in range(2 * pairs_used):
+                for lane in range(lanes):
+                    c = j * lanes + lane
+                    place = rows + lane * words * 4
+                    low, high = 0, -1
+                    if c < used:
+                        s = (first_column + c) // group
+                        g = (first_column + c) % group
+                        copy_row(base + s * q_s + g * q_h, q_d, D, padded, place, ROW_BYTES)
+                        low = greater(0, s + shift - left) if left >= 0 else 0
+                        high = lesser(S_kv - 1, s + shift + right) if right >= 0 else S_kv - 1
+                    else:
+                        fill_row(words, place, ROW_BYTES)
+                    store_i32(lows + c * 4, low)
+                    store_i32(highs + c * 4, high)
+                for w in range(0, words, lanes):
+                    transpose(rows + w * 4, words * 4, queries + j * query_panel + w * vector, vector)
+                st(peaks + j * vector, lang.splat(-math.inf))
+                st(sums + j * vector, lang.zeros())
+                fill_row(padded * lanes, outputs + j * out_panel, ROW_BYTES)
+
+            s_first = first_column // group
+            s_last = (first_column + used - 1) // group
+            # Keys that some query of the block sees, and between them those that all of its queries see.
+            some_low = greater(0, s_first + shift - left) // BLOCK_ROWS * BLOCK_ROWS if left >= 0 else 0
+            some_high = lesser(S_kv, s_last + shift + right + 1) if right >= 0 else S_kv
+            all_low = s_last + shift - left if left >= 0 else 0
+            all_high = lesser(S_kv, s_first + shift + right + 1) if right >= 0 else S_kv
+            head_k = packed_k + (batch * H_kv + head) * head_bytes
+            head_v = packed_v + (batch * H_kv + head) * head_bytes
+            for key in range(some_low, some_high, block_kv):
+                count = (lesser(block_kv, some_high - key) + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
+                k_block = head_k + key * padded * element_bytes
+                v_block = head_v + key * TILE_ROWS * element_bytes
+                for r in range(0, count, BLOCK_ROWS):
+                    for j in range(0, 2 * pairs_used, 2):
+                        scores_of(
+                            depth, k_block + r * padded * element_bytes, depth * TILE_BYTES, TILE_BYTES,
+                            queries + j * query_panel, query_panel,
+                            scores + j * score_panel + r * vector, score_panel,
+                        )  # fmt: skip
+                partial = key < all_low or key + count > all_high
+                for j in range(2 * pairs_used):
+                    panel = scores + j * score_panel
+                    if cap > 0.0:
+                        cap_scores(count, panel, before, cap)
+                    if partial or prescaled:
+                        rescale = 1.0 if cap > 0.0 else before
+                        adjust(count, panel, key, lows + j * vector, highs + j * vector, rescale)
+                    old = ld(peaks + j * vector)
+                    peak = lang.maxq(largest(count, panel) * factor, old)
+                    base_peak = lang.select(peak == -math.inf, 0.0, peak)
+                    total = weigh(count, panel, weights + j * weight_panel, factor, -base_peak)
+                    if lang.any_true(peak != old):
+                        decay = exp2(old - base_peak)
+                        st(peaks + j * vector, peak)
+                        total = lang.fma(ld(sums + j * vector), decay, total)
+                        scale_rows(padded, outputs + j * out_panel, decay)
+                    else:
+                        total = total + ld(sums + j * vector)
+                    st(sums + j * vector, total)
+                for d in range(0, padded, BLOCK_ROWS):
+                    for j in range(0, 2 * pairs_used, 2):
+                        add_to(
+                            count * element_bytes // ROW_BYTES, v_block + d // TILE_ROWS * value_row, value_row, TILE_BYTES,
+                            weights + j * weight_panel, weight_panel,
+                            outputs + j * out_panel + d * vector, out_panel,
+                        )  # fmt: skip
+
+            for j in range(2 * pairs_used):
+                total = ld(sums + j * vector)
+                scale_rows(padded, outputs + j * out_panel, lang.select(total == 0.0, 0.0, 1.0 / total))
+                for d in range(0, padded, lanes):
+                    transpose(outputs + j * out_panel + d * vector, vector, rows + d * 4, padded * 4)
+                for lane in range(lesser(lanes, used - j * lanes)):
+                    c = first_column + j * lanes + lane
+                    row = ((batch * S_q + c // group) * H_kv + head) * group + c % group
+                    store_row(rows + lane * padded * 4, D, o + row * D * size)
+        end_tiles()
+
+    return body
+
+
+def _tile_registers(amx: bool):
+    """Words that set up and release the AMX registers of the thread, or do nothing."""
+
+    @lang.tile("")
+    def start(t):
+        if amx:
+            t.amx_config()
+
+    @lang.tile("")
+    def end(t):
+        if amx:
+            t.amx_release()
+
+    return start, end
+
+
+def _adjust():
+    """``adjust(n, scores, key, lows, highs, scale)``: scales the scores of a panel, -inf for keys outside the limits."""
+
+    @lang.tile("n: i64, scores: i64, key: i64, lows: i64, highs: i64, scale: f32")
+    def adjust(t, n, scores, key, lows, highs, scale):
+        low, high, scales = t.load_words(lows), t.load_words(highs), t.splat(scale)
+
+        def step(i, _):
+            place = scores + i * (4 * t.LANES)
+            index = t.splat(key + i)
+            visible = (index >= low) & (index <= high)
+            t.store("f32", place, t.select(visible, t.load("f32", place) * scales, -math.inf))
+
+        t.loop(0, n, 1, (), step)
+
+    return adjust
+
+
+def _cap_scores():
+    """``cap_scores(n, scores, scale, cap)``: ``cap * tanh(scale * score / cap)``."""
+
+    @lang.tile("n: i64, scores: i64, scale: f32, cap: f32")
+    def cap_scores(t, n, scores, scale, cap):
+        inner, outer = t.splat(scale / cap), t.splat(cap)
+
+        def step(i, _):
+            places = [scores + (i + u) * (4 * t.LANES) for u in range(4)]
+            capped = lang.tanh(lang.Lockstep([t.load("f32", place) for place in places]) * inner) * outer
+            for place, value in zip(places, capped.members, strict=True):
+                t.store("f32", place, value)
+
+        t.loop(0, n, 4, (), step)
+
+    return cap_scores
+
+
+def _largest():
+    """``largest(n, scores)``: per lane; NaN is passed over (the weights bring it back)."""
+
+    @lang.tile("n: i64, scores: i64", returns="vec")
+    def largest(t, n, scores):
+        def step(i, best):
+            return [t.max(t.load("f32", scores + (i + u) * (4 * t.LANES)), best[u]) for u in range(4)]
+
+        a, b, c, d = t.loop(0, n, 4, [t.vconst(-math.inf)] * 4, step)
+        return t.max(t.max(a, b), t.max(c, d))
+
+    return largest
+
+
+def _weigh(form: str):
+    """``weigh(n, scores, weights, factor, shift)``: weights ``2 ** (score * factor + shift)``, and their sum per lane."""
+    pairs = form != "floats"
+
+    @lang.tile("n: i64, scores: i64, weights: i64, factor: f32, shift: vec", returns="vec")
+    def weigh(t, n, scores, weights, factor, shift):
+        vector = 4 * t.LANES
+        factors = t.splat(factor)
+
+        def step(i, sums):
+            x = lang.Lockstep([t.load("f32", scores + (i + u) * vector) for u in range(4)])
+            exp2 = lang.exp2_lp if pairs else lang.exp2_fast
+            w = exp2(lang.fma(x, factors, shift)).members
+            if pairs:
+                out = weights + i // 2 * vector
+                for u in range(2):
+                    t.store_words(out + u * vector, _bf16_pair(w[2 * u], w[2 * u + 1]))
+            else:
+                for u in range(4):
+                    t.store("f32", weights + (i + u) * vector, w[u])
+            return [sums[0] + (w[0] + w[2]), sums[1] + (w[1] + w[3])]
+
+        even, odd = t.loop(0, n, 4, [t.vconst(0.0)] * 2, step)
+        return even + odd
+
+    return weigh
+
+
+def _bf16_pair(low, high):
+    """Words of two bfloat16, rounded to nearest: ties up, which is as good as even for weights in [0, 1]."""
+    half = 0x8000
+    return lang.shift_right_logical(lang.as_int(low) + half, 16) | ((lang.as_int(high) + half) & -0x10000)
+
+
+def _scale_rows():
+    """``scale_rows(n, rows, factors)``: multiplies the rows of a panel lane by lane."""
+
+    @lang.tile("n: i64, rows: i64, factors: vec")
+    def scale_rows(t, n, rows, factors):
+        def step(i, _):
+            places = [rows + (i + u) * (4 * t.LANES) for u in range(4)]
+            for place, value in [(place, t.load("f32", place) * factors) for place in places]:
+                t.store("f32", place, value)
+
+        t.loop(0, n, 4, (), step)
+
+    return scale_rows

@@ -1,0 +1,199 @@
+"""Grouped-query attention over dense tensors on the CPU: a blocked kernel for many queries, a split-key one for few."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tileops.autotune.space import TileSpace
+from tileops.jit import cpu_target, parallel
+from tileops.jit.program import Program
+from tileops.kernels.attention.call_spec import GQADenseCall, GQADenseFwdInterface
+from tileops.kernels.base import Config, Kernel, TensorSpec
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_FACTORIES = "tileops.kernels.attention"
+_CACHE_LINE = 64
+#: Keys of a packed block, and the multiple to which head_dim is padded.
+_BLOCK = 32
+
+
+def _unsupported(call: GQADenseCall) -> str | None:
+    """Why no CPU kernel serves the call, or None."""
+    if call.q.dtype not in _DTYPES:
+        return f"q is {call.q.dtype}; the CPU kernels take {', '.join(_DTYPES)}"
+    if call.o.dtype not in _DTYPES:
+        return f"o is {call.o.dtype}; the CPU kernels write {', '.join(_DTYPES)}"
+    if call.pos_encoding_mode != "none":
+        return "fused rope is not served on the CPU: rotate q and k with RoPENeoxPositionIdsFwdOp first"
+    if call.q_scale is not None:
+        return "float8 scales are not served on the CPU"
+    return None
+
+
+def _key_limits(call: GQADenseCall) -> tuple[int, int]:
+    """Keys visible before and after the diagonal, -1 for all; causal calls see none after it."""
+    right = call.window_right
+    if call.is_causal:
+        right = 0  # a window beyond the diagonal cannot undo the causal mask
+    return call.window_left, right
+
+
+def _bytes(strides: Sequence[int], itemsize: int) -> list[int]:
+    return [stride * itemsize for stride in strides]
+
+
+def _is_dense(*tensors: TensorSpec) -> bool:
+    """Whether head vectors are contiguous and, in a 16-bit format, made of whole words."""
+    return all(x.strides[3] == 1 and (x.shape[3] * x.itemsize) % 4 == 0 for x in tensors)
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
+    """Blocked attention with an online softmax on packed keys and values (any layout, any head_dim).
+
+    Keys and values are packed once per call, then blocks of queries (the heads of a group folded into them) run over
+    blocks of keys. Products use AMX tiles where the CPU has them, else the vector units. Every block is computed by one
+    thread in a fixed order, so results do not depend on the number of threads.
+    """
+
+    devices = frozenset({"cpu"})
+    general = True
+    tile_space = TileSpace({"block_q": (32, 64, 128), "block_kv": (64, 128, 256, 512)})
+
+    @classmethod
+    def refusal(cls, call: GQADenseCall) -> str | None:
+        return _unsupported(call) or super().refusal(call)
+
+    @classmethod
+    def default_config(cls, call: GQADenseCall) -> Config:
+        return {"block_q": 64, "block_kv": 256}
+
+    @classmethod
+    def programs(cls, call: GQADenseCall, config: Config) -> dict[str, Program]:
+        form, dtype = _form(call), call.q.short
+        pack = Program.of(
+            f"{_FACTORIES}._blocked_cpu:pack",
+            ["ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
+            dtype=dtype,
+            form=form,
+            dense=_is_dense(call.k, call.v),
+        )
+        attend = Program.of(
+            f"{_FACTORIES}._blocked_cpu:attend",
+            ["f32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
+            dtype=dtype,
+            out_dtype=call.o.short,
+            form=form,
+            dense=_is_dense(call.q),
+            **config,
+        )
+        return {"pack": pack, "attend": attend}
+
+    def bind(self, call: GQADenseCall) -> Callable[..., None]:
+        B, S_q, H, D = call.q.shape
+        S_kv, H_kv = call.k.shape[1:3]
+        block_q, block_kv = int(self.config["block_q"]), int(self.config["block_kv"])
+        form = _form(call)
+        padded = _round_up(D, _BLOCK)
+        key_blocks = _round_up(S_kv, _BLOCK) // _BLOCK
+        query_blocks = -(-S_q * (H // H_kv) // block_q)
+        word_bytes = _ELEMENT_BYTES[form]
+        packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
+
+        left, right = _key_limits(call)
+        itemsize = call.q.itemsize
+        packing = _geometry(
+            [S_kv, H_kv, D, padded, *_bytes(call.k.strides, itemsize), *_bytes(call.v.strides, itemsize)]
+        )
+        attending = _geometry(
+            [S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *_bytes(call.q.strides, itemsize)]
+        )
+        pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
+        pack_scratch = 20 * padded * 4
+        # Of `block_q` queries: the queries and weights in words, scores and outputs in float32, four facts each; then
+        # the rows of one panel, whose columns are at most 16.
+        attend_scratch = _round_up(
+            block_q * (padded * word_bytes + block_kv * (4 + word_bytes) + padded * 4 + 16) + 16 * padded * 4,
+            _CACHE_LINE,
+        )
+        per_thread = max(pack_scratch, attend_scratch)
+
+        pairs = _visible_pairs(call)
+        pack_limit = parallel.limit(2.0 * B * H_kv * S_kv * D * _PACK_NS)
+        attend_limit = parallel.limit(B * H * pairs * (4 * D / _FLOPS_PER_NS[form] + _SOFTMAX_NS))
+        pack, attend, team = self.entries["pack"].launch, self.entries["attend"].launch, parallel.team
+        pack_units, attend_units = B * H_kv * key_blocks, B * H_kv * query_blocks
+        scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
+        empty, uint8 = torch.empty, torch.uint8
+
+        def launch(
+            q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
+            _keep: Any = (packing, attending),
+        ) -> None:  # fmt: skip
+            threads = team(attend_limit)
+            scratch = empty(2 * packed + per_thread * max(threads, 2) + _CACHE_LINE, dtype=uint8, device="cpu")
+            packed_k = -(-scratch.data_ptr() // _CACHE_LINE) * _CACHE_LINE
+            packed_v = packed_k + packed
+            work = packed_v + packed
+            pack(
+                team(pack_limit), pack_units,
+                k.data_ptr(), v.data_ptr(), packed_k, packed_v, work, pack_scratch, pack_at,
+            )  # fmt: skip
+            attend(
+                threads, attend_units,
+                scale, cap, q.data_ptr(), packed_k, packed_v, o.data_ptr(), work, attend_scratch, attend_at,
+            )  # fmt: skip
+
+        return launch
+
+
+#: Bytes of a packed element.
+_ELEMENT_BYTES = {"amx": 2, "pairs": 2, "floats": 4}
+# Rough speeds of one thread, only to decide how many threads a call is worth.
+_FLOPS_PER_NS = {"amx": 800.0, "pairs": 100.0, "floats": 100.0}
+_SOFTMAX_NS = 0.2
+_PACK_NS = 0.2
+
+
+def _form(call: GQADenseCall) -> str:
+    """How the products are computed, see `_panels.product`.
+
+    Pairs of bfloat16 pay on the vector units only where their product is as fast as a float32 one (AMD); Intel's takes
+    two cycles, so that widening to float32 is as fast and exact.
+    """
+    target = cpu_target()
+    if call.q.dtype != "bfloat16":
+        return "floats"
+    if target.has_amx:
+        return "amx"
+    return "pairs" if target.has_avx512bf16 and target.cpu.startswith("znver") else "floats"
+
+
+def _visible_pairs(call: GQADenseCall) -> float:
+    """About how many (query, key) pairs of one head the mask lets through."""
+    S_q, S_kv = call.q.shape[1], call.k.shape[1]
+    if call.is_causal and S_q <= S_kv:
+        return S_q * (S_kv - S_q / 2)
+    return S_q * S_kv / (2 if call.is_causal else 1)
+
+
+def _geometry(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
+    """to come"""
+
+    devices = frozenset({"cpu"})
+
+    @classmethod
+    def refusal(cls, call: GQADenseCall) -> str | None:
+        return "to come"
