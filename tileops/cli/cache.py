@@ -41,7 +41,15 @@ def ls(as_json: JsonFlag = False) -> None:
         print_json(entries)
         return
     rows = [
-        (e["key"][:12], e["op"], e["device"], e["arch"], e["dtype"], size(e["size"]), e["last_used"])
+        (
+            e["key"][:12],
+            e["op"],
+            e["device"],
+            e["arch"],
+            e["dtype"],
+            size(e["size"]),
+            e["last_used"][:16].replace("T", " "),
+        )
         for e in entries
     ]
     table("key", "op", "device", "arch", "dtype", "size", "last used", rows=rows, numeric=("size",))

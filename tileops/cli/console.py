@@ -31,14 +31,14 @@ def table(
     *columns: str, rows: list[tuple[Any, ...]], title: str | None = None, numeric: tuple[str, ...] = ()
 ) -> None:
     """Prints a table; on something that is not a terminal, as wide as its content needs."""
-    made = Table(*[], title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row in rows:
         made.add_row(*[str(cell) for cell in row])
     console = output()
     if not console.is_terminal:
-        console = Console(width=max(console.width, console.measure(made).maximum))
+        console = Console(width=10_000)  # a pipe or a file has no width to fit
     console.print(made)
 
 

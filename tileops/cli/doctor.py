@@ -13,7 +13,8 @@ _PACKAGES = ("torch", "numba", "llvmlite", "numba-cuda", "cuda-core", "optuna", 
 
 
 def command(as_json: JsonFlag = False) -> None:
-    """Show versions, the device and CPU that kernels are compiled for, cache, launcher, packs and settings."""
+    """Show versions, the device and CPU that kernels are compiled for, cache, launcher, packs and
+    settings."""
     facts = collect()
     if as_json:
         print_json(facts)

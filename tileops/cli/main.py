@@ -1,7 +1,7 @@
 """Entry point of the `tileops` command.
 
-Command modules import what they need inside their functions, so that `tileops --version` and `tileops ops` load
-neither torch nor Numba before they have to.
+Command modules import what they need inside their functions, so that `tileops --version` and `tileops ops`
+load neither torch nor Numba before they have to.
 """
 
 from __future__ import annotations
