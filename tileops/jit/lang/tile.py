@@ -89,6 +89,20 @@ class TileBuilder:
         """Stores lanes (int32, float32, int16) unchanged."""
         context.emitter().store(i64(addr).ir, value.ir, None if mask is None else mask.ir)
 
+    def load_integers(
+        self, element: str, addr: Value, mask: Value | None = None, lanes: int | None = None
+    ) -> Value:
+        """Raw ``"i8"``, ``"i16"``, ``"i32"`` or ``"i64"`` elements as lanes of that width, or one for ``lanes=0``.
+
+        Arithmetic on them wraps. `store_words` stores them.
+        """
+        kind = Kind(element, self.LANES if lanes is None else lanes)
+        return Value(context.emitter().load(kind, i64(addr).ir, None if mask is None else mask.ir))
+
+    def splat_integer(self, element: str, addr: Value, lanes: int) -> Value:
+        """One such element in every lane."""
+        return Value(context.emitter().splat(self.load_integers(element, addr, lanes=0).ir, lanes))
+
     def load_halves(self, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw 16-bit elements, zero-extended to int32 lanes; lanes outside `mask` are 0."""
         kind = Kind("i16", lanes or self.LANES)

@@ -1,8 +1,8 @@
 """The scalar functions of the elementwise operators, one for each.
 
 Every function is ordinary Python over the vocabulary of `tileops.jit.lang`. It is run once, on tracer values,
-to emit the code of a kernel: on vectors on the CPU, on scalars on a GPU. Arguments are the tensor operands in
-float32, then the scalar parameters.
+to emit the code of a kernel: on vectors on the CPU, on scalars on a GPU. Arguments are the tensor operands,
+then the scalar parameters; in float32, or in the width of an integer dtype.
 """
 
 from __future__ import annotations
@@ -18,6 +18,18 @@ def add(a: Any, b: Any) -> Any:
 
 def scaled_add(a: Any, b: Any, alpha: Any) -> Any:
     return lang.fma(alpha, b, a)
+
+
+def integer_scaled_add(a: Any, b: Any, alpha: Any) -> Any:
+    return a + alpha * b
+
+
+def logical_or(a: Any, b: Any) -> Any:
+    return a | b
+
+
+def scaled_logical_or(a: Any, b: Any, alpha: Any) -> Any:
+    return a | (b & alpha)
 
 
 def silu_and_mul(gate: Any, up: Any) -> Any:

@@ -3,29 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tileops.jit import lang
 from tileops.kernels.elementwise import _functions
 from tileops.kernels.elementwise.template_cpu import (
     AXIS_WORDS,
+    FLOATS,
     HEADER_WORDS,
     MAX_OPERANDS,
+    TILE_BYTES,
     TILE_COLUMNS,
     TILE_ROWS,
 )
 
 AXIS_BYTES = 8 * AXIS_WORDS
 FIRST_AXIS = 8 * HEADER_WORDS
-TILE_BYTES = 4 * TILE_ROWS * TILE_COLUMNS
-ROW_BYTES = 4 * TILE_COLUMNS
 
 
-def _span(function: str, operands: Sequence[tuple[str, str]], output: str, unroll: int) -> Any:
+class _Floats:
+    """Operands of float dtypes: computed with in float32."""
+
+    scratch_dtype = "f32"
+    scratch_size = 4
+
+    def lanes(self, t: Any) -> int:
+        return t.LANES
+
+    def load(self, t: Any, dtype: str, address: Any, mask: Any = None) -> Any:
+        return t.load(dtype, address, mask)
+
+    def splat(self, t: Any, dtype: str, address: Any) -> Any:
+        return t.load_splat(dtype, address)
+
+    def store(self, t: Any, dtype: str, address: Any, value: Any, mask: Any = None) -> None:
+        t.store(dtype, address, value, mask)
+
+    def copy(self, t: Any, dtype: str, source: Any, target: Any) -> None:
+        """One element, as the scratch holds it."""
+        t.store_scalar("f32", target, t.load_scalar(dtype, source))
+
+
+class _Integers:
+    """Operands of one integer dtype: computed with in that width, where overflow wraps as in torch. Booleans
+    are bytes of 0 and 1.
+    """
+
+    _ELEMENTS: ClassVar = {"b1": "i8", "u8": "i8"}
+
+    def __init__(self, dtype: str) -> None:
+        self.element = self._ELEMENTS.get(dtype, dtype)
+        self.scratch_size = lang.itemsize(dtype)
+        self.scratch_dtype = dtype
+
+    def lanes(self, t: Any) -> int:
+        return 4 * t.LANES // self.scratch_size
+
+    def load(self, t: Any, dtype: str, address: Any, mask: Any = None) -> Any:
+        return t.load_integers(self.element, address, mask, self.lanes(t))
+
+    def splat(self, t: Any, dtype: str, address: Any) -> Any:
+        return t.splat_integer(self.element, address, self.lanes(t))
+
+    def store(self, t: Any, dtype: str, address: Any, value: Any, mask: Any = None) -> None:
+        t.store_words(address, value, mask)
+
+    def copy(self, t: Any, dtype: str, source: Any, target: Any) -> None:
+        """One element, as the scratch holds it."""
+        t.store_words(target, t.load_integers(self.element, source, lanes=0))
+
+
+def _access(dtype: str) -> Any:
+    """How elements of an operator with results of `dtype` are read, computed with and written."""
+    return _Floats() if dtype in FLOATS else _Integers(dtype)
+
+
+def _span(function: str, access: Any, operands: Sequence[tuple[str, str]], output: str, unroll: int) -> Any:
     """A tile that computes elements ``start .. stop - 1`` of a row.
 
     Args:
         function: name of the scalar function.
+        access: how elements are read and written.
         operands: storage format and kind ("unit": one element each, "splat": the same for all) of its
             arguments.
         output: storage format of the result.
@@ -36,9 +94,9 @@ def _span(function: str, operands: Sequence[tuple[str, str]], output: str, unrol
     @lang.tile("p0:i64, p1:i64, p2:i64, p3:i64, out:i64, start:i64, stop:i64")
     def span(t: Any, p0: Any, p1: Any, p2: Any, p3: Any, out: Any, start: Any, stop: Any) -> None:
         pointers = (p0, p1, p2, p3)[: len(operands)]
-        lanes = t.LANES
+        lanes = access.lanes(t)
         shared = [
-            t.load_splat(dtype, pointer) if kind == "splat" else None
+            access.splat(t, dtype, pointer) if kind == "splat" else None
             for pointer, (dtype, kind) in zip(pointers, operands, strict=True)
         ]
 
@@ -51,19 +109,21 @@ def _span(function: str, operands: Sequence[tuple[str, str]], output: str, unrol
                     return shared[index]
                 size = lang.itemsize(dtype)
                 first = pointers[index] + i * size
-                return lang.Lockstep([t.load(dtype, first + u * lanes * size, mask) for u in range(count)])
+                return lang.Lockstep(
+                    [access.load(t, dtype, first + u * lanes * size, mask) for u in range(count)]
+                )
 
             result = compute(*(argument(index) for index in range(len(operands))))
             size = lang.itemsize(output)
             for u in range(count):
-                t.store(output, out + i * size + u * lanes * size, result.members[u], mask)
+                access.store(t, output, out + i * size + u * lanes * size, result.members[u], mask)
 
         step = lanes * unroll
         unrolled = start + (stop - start) // step * step
         whole = start + (stop - start) // lanes * lanes
         t.loop(start, unrolled, step, body=lambda i, _: vectors(i, unroll))
         t.loop(unrolled, whole, lanes, body=lambda i, _: vectors(i, 1))
-        t.when(whole < stop, lambda: vectors(whole, 1, t.mask_lt(stop - whole)))
+        t.when(whole < stop, lambda: vectors(whole, 1, t.mask_lt(stop - whole, lanes)))
 
     return span
 
@@ -78,8 +138,9 @@ def rows(
     unroll: int,
 ) -> Callable[..., None]:
     """The rows form: one unit is a block of a row."""
-    operands = [*zip(inputs, kinds, strict=True), *[("f32", "splat")] * scalars]
-    span = _span(function, operands, output, unroll)
+    access = _access(output)
+    operands = [*zip(inputs, kinds, strict=True), *[(access.scratch_dtype, "splat")] * scalars]
+    span = _span(function, access, operands, output, unroll)
     load_i64 = lang.load_i64
 
     def body(begin, end, tid, geometry, p0, p1, p2, p3, out):
@@ -114,21 +175,22 @@ def rows(
     return body
 
 
-def _gather(dtype: str, count: int, operand: int) -> Any:
-    """A tile that copies a ragged tile of one operand into float32 scratch, along the axis it is denser
-    in.
+def _gather(access: Any, dtype: str | None) -> Any:
+    """A tile that copies a ragged tile of one operand into scratch, along the axis it is denser in; it does
+    nothing for an operand that does not exist.
     """
 
     @lang.tile("source:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64")
     def gather(
         t: Any, source: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any
     ) -> None:
-        if operand >= count:
+        if dtype is None:
             return
+        size = access.scratch_size
 
         def element(r: Any, c: Any) -> None:
-            value = t.load_scalar(dtype, source + r * row_step + c * column_step)
-            t.store_scalar("f32", scratch + r * ROW_BYTES + c * 4, value)
+            target = scratch + (r * TILE_COLUMNS + c) * size
+            access.copy(t, dtype, source + r * row_step + c * column_step, target)
 
         def down() -> None:
             t.loop(0, columns, body=lambda c, _: t.loop(0, rows, body=lambda r, _: element(r, c)))
@@ -151,13 +213,16 @@ def tiles(
     unroll: int,
 ) -> Callable[..., None]:
     """The tiles form: one unit is a tile of the two innermost axes."""
-    operands = [*[("f32", "unit")] * len(inputs), *[("f32", "splat")] * scalars]
-    span = _span(function, operands, output, unroll)
+    access = _access(output)
+    held = access.scratch_dtype
+    operands = [*[(held, "unit")] * len(inputs), *[(held, "splat")] * scalars]
+    span = _span(function, access, operands, output, unroll)
     load_i64 = lang.load_i64
-    dtypes = (*inputs, *["f32"] * (MAX_OPERANDS - len(inputs)))
-    gather0, gather1, gather2, gather3 = (_gather(dtypes[k], len(inputs), k) for k in range(MAX_OPERANDS))
+    dtypes = (*inputs, *[None] * (MAX_OPERANDS - len(inputs)))
+    gather0, gather1, gather2, gather3 = (_gather(access, dtype) for dtype in dtypes)
     # A scalar parameter is read where it is; a tensor operand from its tile.
-    row0, row1, row2, row3 = (ROW_BYTES if k < len(inputs) else 0 for k in range(MAX_OPERANDS))
+    row_bytes = access.scratch_size * TILE_COLUMNS
+    row0, row1, row2, row3 = (row_bytes if k < len(inputs) else 0 for k in range(MAX_OPERANDS))
     tile0, tile1, tile2, tile3 = (k < len(inputs) for k in range(MAX_OPERANDS))
 
     def body(begin, end, tid, geometry, p0, p1, p2, p3, out, scratch):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from tileops.kernels.elementwise.call_spec import AddCall, AddFwdInterface
-from tileops.kernels.elementwise.template_cpu import ElementwiseCpuKernel, Operand
+from tileops.kernels.elementwise.template_cpu import FLOATS, ElementwiseCpuKernel, Operand
 
 
 class AddCpuKernel(ElementwiseCpuKernel, AddFwdInterface):
-    """``a + alpha * b`` in float32, rounded once; in 64 bits and truncated for integers, which wraps as torch
-    does. A factor of one has a kernel without the multiplication.
+    """``a + alpha * b`` in float32, rounded once; integers wrap and booleans are or-ed, as in torch. A
+    factor of one has a kernel without the multiplication.
     """
 
     @classmethod
     def function(cls, call: AddCall) -> str:
-        return "add" if call.alpha == 1 else "scaled_add"
+        if call.output.dtype == "bool":
+            return "logical_or" if call.alpha == 1 else "scaled_logical_or"
+        if call.alpha == 1:
+            return "add"
+        return "scaled_add" if call.output.short in FLOATS else "integer_scaled_add"
 
     @classmethod
     def operands(cls, call: AddCall) -> tuple[Operand, ...]:
@@ -21,4 +25,6 @@ class AddCpuKernel(ElementwiseCpuKernel, AddFwdInterface):
 
     @classmethod
     def scalars(cls, call: AddCall) -> tuple[float | int, ...]:
-        return () if call.alpha == 1 else (call.alpha,)
+        if call.alpha == 1:
+            return ()
+        return (bool(call.alpha) if call.output.dtype == "bool" else call.alpha,)

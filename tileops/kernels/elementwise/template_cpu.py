@@ -6,7 +6,7 @@ call ends up with one or two axes. Then two forms of kernel remain:
 
 * **rows**: along the innermost axis every operand is either dense or a single element that broadcasts. Whole
   vectors are loaded; the other axes, however many, only move the base addresses.
-* **tiles**: some operand steps through memory along the innermost axis. A tile of it is gathered into float32
+* **tiles**: some operand steps through memory along the innermost axis. A tile of it is gathered into
   scratch in the order of its own memory, and vectors are computed from there. Nothing is ever copied as a
   whole.
 
@@ -44,9 +44,12 @@ BLOCK = 3072
 #: Rows and columns of a tile of the tiles form.
 TILE_ROWS = 16
 TILE_COLUMNS = 64
+#: Bytes of scratch for a tile of one operand, whose elements are at most eight bytes.
+TILE_BYTES = 8 * TILE_ROWS * TILE_COLUMNS
 
 _DTYPE_OF_SHORT = {short: size for size, short in DTYPES.values()}
-_INTEGERS = frozenset({"b1", "u8", "i8", "i16", "i32", "i64"})
+#: Short names of the dtypes that are computed with in float32.
+FLOATS = frozenset({"f32", "bf16", "f16"})
 
 
 @dataclass(frozen=True)
@@ -200,9 +203,8 @@ class ElementwiseCpuKernel(Kernel):
         operands, output = cls.operands(call), call.output
         plan = Plan.of(output.shape, operands, output.itemsize)
         dtypes = tuple(operand.dtype for operand in operands)
-        integer = output.short in _INTEGERS
         program = Program.of(
-            f"tileops.kernels.elementwise._template_cpu:{'integer_' if integer else ''}{plan.form}",
+            f"tileops.kernels.elementwise._template_cpu:{plan.form}",
             ["ptr"] * (2 + MAX_OPERANDS + (plan.form == "tiles")),
             function=cls.function(call),
             inputs=dtypes,
@@ -218,7 +220,7 @@ class ElementwiseCpuKernel(Kernel):
         plan = Plan.of(output.shape, operands, output.itemsize)
         geometry = plan.geometry()
         scalars = self.scalars(call)
-        constants = scalar_block(scalars, integer=output.short in _INTEGERS)
+        constants = scalar_block(scalars, integer=output.short not in FLOATS)
         sources = [(operand.argument, operand.offset * operand.itemsize) for operand in operands]
         fixed = [ctypes.addressof(constants) + 8 * index for index in range(len(scalars))]
         fixed += [0] * (MAX_OPERANDS - len(sources) - len(fixed))
@@ -273,13 +275,13 @@ def _bind_tiles(
     sources: list[tuple[int, int]],
     fixed: list[int],
 ) -> Callable[..., None]:
-    """The launcher of the tiles form, which needs a tile of float32 per operand and thread."""
+    """The launcher of the tiles form, which needs scratch for a tile of every operand, per thread."""
     units, where, team = plan.units, ctypes.addressof(geometry), parallel.team
-    per_thread = MAX_OPERANDS * TILE_ROWS * TILE_COLUMNS
+    per_thread = MAX_OPERANDS * TILE_BYTES
 
     def tiles(*tensors: Any, _keep: Any = (geometry, constants)) -> None:
         threads = team(limit) if limit else 0
-        scratch = torch.empty(max(threads, 1) * per_thread, dtype=torch.float32, device="cpu")
+        scratch = torch.empty(max(threads, 1) * per_thread, dtype=torch.uint8, device="cpu")
         addresses = [tensors[argument].data_ptr() + offset for argument, offset in sources]
         entry(threads, units, where, *addresses, *fixed, tensors[-1].data_ptr(), scratch.data_ptr())
 
