@@ -1,5 +1,7 @@
 #!/usr/bin/env python
-"""Checks the operator manifest: ``python scripts/validate_manifest.py [--check-op NAME] [--levels ...] [--json]``."""
+"""Checks the operator manifest: ``python scripts/validate_manifest.py [--check-op NAME] [--levels ...]
+[--json]``.
+"""
 
 from __future__ import annotations
 

@@ -4,14 +4,15 @@
     entry.signature.inputs["x"].shape
     calls = workload.instantiate(entry)
 
-Neither torch nor Numba is imported here: dtypes are names and a workload row becomes an abstract call. The modules, one idea each:
-`loading` (files), `signature` and `entry` (records), `kinds`, `values`, `dtypes`, `expr` (the expression language), `primitives` (built-in
-members), `plan` (branches and the inference plan), `workload` (rows to calls), `roofline` (costs), `validate` (diagnostics).
+Neither torch nor Numba is imported here: dtypes are names and a workload row becomes an abstract call. The
+modules, one idea each: `loading` (files), `signature` and `entry` (records), `kinds`, `values`, `dtypes`,
+`expr` (the expression language), `primitives` (built-in members), `plan` (branches and the inference plan),
+`workload` (rows to calls), `roofline` (costs), `validate` (diagnostics).
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from tileops.errors import ManifestError
 from tileops.manifest import loading
@@ -32,7 +33,9 @@ def _parsed(raw: loading.RawEntry) -> Entry:
 def _strict(entry: Entry) -> Entry:
     if entry.problems:
         first = entry.problems[0]
-        more = f" (and {len(entry.problems) - 1} more; run tileops validate)" if len(entry.problems) > 1 else ""
+        more = (
+            f" (and {len(entry.problems) - 1} more; run tileops validate)" if len(entry.problems) > 1 else ""
+        )
         raise ManifestError(f"{entry.file}: {entry.name}: {first.field}: {first.message}{more}")
     return entry
 
@@ -56,7 +59,9 @@ def load_entry(name: str, family: str | None = None) -> Entry:
 
 
 def try_load_entry(name: str, family: str | None = None) -> Entry | None:
-    """Like `load_entry`, but None where there is no such entry, or an unreadable one: imports never fail on the manifest."""
+    """Like `load_entry`, but None where there is no such entry, or an unreadable one: imports never fail on
+    the manifest.
+    """
     try:
         return load_entry(name, family)
     except ManifestError:
@@ -72,7 +77,7 @@ def load_family(family: str) -> dict[str, Entry]:
     return {name: _strict(_parsed(raw)) for name, raw in loading.read_family(family).items()}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _all() -> tuple[Entry, ...]:
     return tuple(_parsed(raw) for raw in loading.read_all().values())
 

@@ -1,7 +1,8 @@
 """Discriminants and branches: an entry at one point of its finite choices, with everything folded there.
 
-A discriminant is a Bool or enum parameter, the presence of a parameter or tensor that may be absent, or of ``out``. A `Point` fixes all of
-them; the `Branch` there has plain shapes (type families chosen), folded rules, and the names that still matter.
+A discriminant is a Bool or enum parameter, the presence of a parameter or tensor that may be absent, or of
+``out``. A `Point` fixes all of them; the `Branch` there has plain shapes (type families chosen), folded
+rules, and the names that still matter.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ Point = tuple[tuple[str, Any], ...]
 
 
 def point_facts(choices: Iterable[Discriminant], values: Mapping[str, Any]) -> Facts:
-    """What `values` (by discriminant name) say about names and presence. Choices without a value stay open."""
+    """What `values` (by discriminant name) say about names and presence. Choices without one stay open."""
     constants: dict[str, Any] = {}
     present: dict[str, bool] = {}
     for choice in choices:
@@ -113,11 +114,19 @@ def construction_values(choices: Iterable[Discriminant], params: Mapping[str, An
 
 
 def settle_presence(signature: Signature, facts: Facts) -> Facts:
-    """`facts` with the presence of tensors that share a discriminant worked out, by fixpoint over their expressions."""
-    present = {name: True for name, decl in signature.tensors.items() if decl.role != "output" and decl.optional is None}
+    """`facts` with the presence of tensors that share a discriminant worked out, by fixpoint over their
+    expressions.
+    """
+    present = {
+        name: True
+        for name, decl in signature.tensors.items()
+        if decl.role != "output" and decl.optional is None
+    }
     present.update(facts.present)
     constants = dict(facts.constants)
-    pending = {name: decl.optional for name, decl in signature.tensors.items() if isinstance(decl.optional, Expr)}
+    pending = {
+        name: decl.optional for name, decl in signature.tensors.items() if isinstance(decl.optional, Expr)
+    }
     while True:
         decided = {}
         for name, expr in pending.items():
@@ -163,7 +172,7 @@ class BranchTensor:
 
 def shape_text(items: ShapeItems) -> str:
     """Shape items as a manifest writes them."""
-    return f"[{', '.join(('*' if isinstance(item, Segment) else '') + item.expr.text for item in items)}]"
+    return f"[{', '.join(map(str, items))}]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +238,9 @@ class Branch:
         return tuple(found)
 
     def relevant(self, *formulas: Expr) -> frozenset[str]:
-        """Indices (`forall` names) that matter here: in shapes, dtypes, rules, metadata and the given roofline formulas."""
+        """Indices (`forall` names) that matter here: in shapes, dtypes, rules, metadata and the given
+        roofline formulas.
+        """
         exprs = [expr for tensor in self.tensors.values() for expr in tensor.exprs]
         exprs += [*self.rules, *self.metadata_exprs, *(fold(formula, self.facts) for formula in formulas)]
         return self.reads(exprs) & self.signature.indices.keys()
@@ -246,10 +257,14 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
         if name not in facts.present:
             expr = decl.nullable if decl.role == "output" else decl.optional
             key = "nullable" if decl.role == "output" else "optional"
-            raise BranchError(f"{decl.where}.{key}", f"{expr} is not decided by finite discriminants; use Bool and enum parameters and present(...)")
+            raise BranchError(
+                f"{decl.where}.{key}",
+                f"{expr} is not decided by finite discriminants; use Bool and enum parameters and "
+                "present(...)",
+            )
     finite = discriminant_names(choices)
     rules, restrictions = [], []
-    for rule in signature.rules:
+    for rule in signature.shape_rules:
         folded = fold(rule, facts)
         if not folded.is_constant:
             rules.append(folded)
@@ -263,18 +278,31 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
     for name, param in signature.params.items():
         if param.tensor is not None and facts.present[name]:
             held[name] = _tensor(signature, param.tensor, facts)
-    inputs = {name: _tensor(signature, decl, facts) for name, decl in signature.inputs.items() if facts.present[name]}
-    outputs = {name: _tensor(signature, decl, facts) for name, decl in signature.outputs.items() if facts.present[name]}
+    inputs = {
+        name: _tensor(signature, decl, facts)
+        for name, decl in signature.inputs.items()
+        if facts.present[name]
+    }
+    outputs = {
+        name: _tensor(signature, decl, facts)
+        for name, decl in signature.outputs.items()
+        if facts.present[name]
+    }
     lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
     written = []
     for name, tensor in inputs.items():
         if tensor.decl.mutated is not None:
             folded = fold(tensor.decl.mutated, facts)
             if not folded.is_constant:
-                raise BranchError(f"{tensor.decl.where}.mutated", f"{tensor.decl.mutated} is not decided by finite discriminants")
+                raise BranchError(
+                    f"{tensor.decl.where}.mutated",
+                    f"{tensor.decl.mutated} is not decided by finite discriminants",
+                )
             if folded.constant:
                 written.append(name)
-    return Branch(signature, _point(values), facts, held, inputs, outputs, lets, tuple(rules), (), tuple(written))
+    return Branch(
+        signature, _point(values), facts, held, inputs, outputs, lets, tuple(rules), (), tuple(written)
+    )
 
 
 def _point(values: Mapping[str, Any]) -> Point:
@@ -288,11 +316,15 @@ def discriminant_names(choices: Iterable[Discriminant]) -> tuple[frozenset[str],
     return values, frozenset(choice.name for choice in choices)
 
 
-def is_domain_restriction(rule: Expr, signature: Signature, finite: tuple[frozenset[str], frozenset[str]]) -> bool:
+def is_domain_restriction(
+    rule: Expr, signature: Signature, finite: tuple[frozenset[str], frozenset[str]]
+) -> bool:
     """Whether a refinement reads only discriminants, lets inlined and every operand counted."""
     values, presences = finite
     derived = frozenset(
-        name for name, decl in signature.tensors.items() if decl.role != "output" and (decl.optional is None or isinstance(decl.optional, Expr))
+        name
+        for name, decl in signature.tensors.items()
+        if decl.role != "output" and (decl.optional is None or isinstance(decl.optional, Expr))
     )
     pending, seen = [rule], set()
     while pending:
@@ -310,10 +342,18 @@ def is_domain_restriction(rule: Expr, signature: Signature, finite: tuple[frozen
 
 
 def _tensor(signature: Signature, decl: TensorDecl, facts: Facts) -> BranchTensor:
-    return BranchTensor(decl, fold(decl.dtype, facts), resolve_shape(signature, decl.shape, facts, f"{decl.where}.shape"))
+    return BranchTensor(
+        decl, fold(decl.dtype, facts), resolve_shape(signature, decl.shape, facts, f"{decl.where}.shape")
+    )
 
 
-def resolve_shape(signature: Signature, shape: ShapeItems | Application, facts: Facts, where: str, path: tuple[str, ...] = ()) -> ShapeItems:
+def resolve_shape(
+    signature: Signature,
+    shape: ShapeItems | Application,
+    facts: Facts,
+    where: str,
+    path: tuple[str, ...] = (),
+) -> ShapeItems:
     """Shape items with type families chosen and everything folded.
 
     Raises:
@@ -325,13 +365,22 @@ def resolve_shape(signature: Signature, shape: ShapeItems | Application, facts: 
     if family is None:
         raise BranchError(where, f"there is no type family {shape.family!r}; declare it in signature.types")
     if shape.family in path:
-        raise BranchError(f"signature.types.{family.name}", f"type families refer to each other in a cycle: {' -> '.join((*path, family.name))}")
+        raise BranchError(
+            f"signature.types.{family.name}",
+            f"type families refer to each other in a cycle: {' -> '.join((*path, family.name))}",
+        )
     if len(shape.arguments) != len(family.formals):
-        raise BranchError(where, f"{family.name} takes {len(family.formals)} arguments ({', '.join(family.formals)}), got {len(shape.arguments)}")
+        raise BranchError(
+            where,
+            f"{family.name} takes {len(family.formals)} arguments ({', '.join(family.formals)}), "
+            f"got {len(shape.arguments)}",
+        )
     values = {formal: argument.node for formal, argument in zip(family.formals, shape.arguments, strict=True)}
     case = _matching_case(family, values, facts, where)
     if isinstance(case.shape, Application):
-        inner = Application(case.shape.family, tuple(substitute(arg, values) for arg in case.shape.arguments), case.shape.expr)
+        inner = Application(
+            case.shape.family, tuple(substitute(arg, values) for arg in case.shape.arguments), case.shape.expr
+        )
         return resolve_shape(signature, inner, facts, where, (*path, family.name))
     items: list[Axis | Segment] = []
     for item in case.shape:
@@ -345,13 +394,18 @@ def _matching_case(family: TypeFamily, values: Mapping[str, Any], facts: Facts, 
     for expr in family.match:
         folded = fold(substitute(expr, values), facts)
         if not folded.is_constant:
-            raise BranchError(f"signature.types.{family.name}.match", f"{folded} is not decided by finite discriminants")
+            raise BranchError(
+                f"signature.types.{family.name}.match", f"{folded} is not decided by finite discriminants"
+            )
         subjects.append(folded.constant)
     matching = [case for case in family.cases if _same(case.when, subjects)]
     if len(matching) != 1:
         what = "no case" if not matching else f"{len(matching)} cases"
         shown = ", ".join(map(repr, subjects))
-        raise BranchError(f"signature.types.{family.name}.cases", f"{what} for {shown}, which {where} needs; give exactly one")
+        raise BranchError(
+            f"signature.types.{family.name}.cases",
+            f"{what} for {shown}, which {where} needs; give exactly one",
+        )
     return matching[0]
 
 
@@ -359,8 +413,10 @@ def _same(when: tuple[Any, ...], subjects: list[Any]) -> bool:
     return all(type(want) is type(got) and want == got for want, got in zip(when, subjects, strict=True))
 
 
-def group_discriminants(signature: Signature, choices: tuple[Discriminant, ...]) -> list[tuple[Discriminant, ...]]:
-    """Discriminants that some tensor, rule or let reads together; only inside a group do combinations matter."""
+def group_discriminants(
+    signature: Signature, choices: tuple[Discriminant, ...]
+) -> list[tuple[Discriminant, ...]]:
+    """Discriminants that some tensor, rule or let reads together; combinations matter inside a group only."""
     by_name = {choice.name: choice for choice in choices}
     parent = {name: name for name in by_name}
 
@@ -386,7 +442,7 @@ def _co_occurrences(signature: Signature) -> Iterator[frozenset[str]]:
         exprs += [call for call in (decl.values, *decl.requires) if call is not None]
         names = frozenset(name for expr in exprs for name in expr.names | expr.tested)
         yield names | {decl.name} | ({OUT} if decl.buffer else set())
-    for expr in (*signature.rules, *signature.lets.values()):
+    for expr in (*signature.shape_rules, *signature.lets.values()):
         yield expr.names | expr.tested
 
 

@@ -58,7 +58,11 @@ def check_key(entry: Entry) -> Iterator[Finding]:
     for direction in ("Fwd", "Bwd"):
         stem = entry.name.removesuffix("Op")
         if direction in stem and not stem.endswith(direction):
-            yield "key", f"words of a variant stand before the direction; write {stem.replace(direction, '')}{direction}Op"
+            yield (
+                "key",
+                "words of a variant stand before the direction; write "
+                f"{stem.replace(direction, '')}{direction}Op",
+            )
 
 
 def check_ref_api(entry: Entry) -> Iterator[Finding]:
@@ -95,12 +99,17 @@ def check_names(entry: Entry) -> Iterator[Finding]:
 
 
 def check_order(entry: Entry) -> Iterator[Finding]:
-    """Optional inputs follow required ones, keyword-only inputs are optional, and a device parameter needs an op without inputs."""
+    """Optional inputs follow required ones, keyword-only inputs are optional, and a device parameter needs an
+    op without inputs.
+    """
     optional_seen: str | None = None
     for name, decl in entry.signature.inputs.items():
         if decl.kw_only:
             if decl.optional is None:
-                yield f"{decl.where}.kw_only", "only an optional input is keyword-only; add optional or remove kw_only"
+                yield (
+                    f"{decl.where}.kw_only",
+                    "only an optional input is keyword-only; add optional or remove kw_only",
+                )
         elif decl.optional is not None:
             optional_seen = name
         elif optional_seen is not None:
@@ -112,9 +121,15 @@ def check_order(entry: Entry) -> Iterator[Finding]:
         if not param.required:
             default_seen = name
         elif default_seen is not None:
-            yield f"signature.params.{name}", f"a parameter without a default cannot follow {default_seen}, which has one"
+            yield (
+                f"signature.params.{name}",
+                f"a parameter without a default cannot follow {default_seen}, which has one",
+            )
     if "device" in entry.signature.params and entry.signature.inputs:
-        yield "signature.params.device", "only an op without call-time inputs declares a device; remove the parameter"
+        yield (
+            "signature.params.device",
+            "only an op without call-time inputs declares a device; remove the parameter",
+        )
 
 
 # --- kinds ---
@@ -124,7 +139,7 @@ def global_scope(signature: Signature, *, allow_bytes: bool = False) -> Scope:
     """Every name of an entry with its kind, before any guard; lets by inference, unreadable ones left out."""
     names: dict[str, k.Kind] = {**signature.indices}
     names.update({name: param.kind for name, param in signature.params.items()})
-    names.update({name: k.TENSOR for name in signature.tensors})
+    names.update(dict.fromkeys(signature.tensors, k.TENSOR))
     if signature.buffered is not None:
         names[OUT] = k.TENSOR
     scope = Scope(names, allow_bytes=allow_bytes)
@@ -149,8 +164,14 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
     signature = entry.signature
     scope = global_scope(signature)
     for name, expr in signature.lets.items():
-        yield from _wanted(expr, scope, f"signature.let.{name}", lambda kind: not isinstance(kind, k.Tensor | k.NoneKind), "a value")
-    for position, rule in enumerate(signature.rules):
+        yield from _wanted(
+            expr,
+            scope,
+            f"signature.let.{name}",
+            lambda kind: not isinstance(kind, k.Tensor | k.NoneKind),
+            "a value",
+        )
+    for position, rule in enumerate(signature.shape_rules):
         field = f"signature.shape_rules[{position}]"
         yield from _definitions(rule, scope, field)
         yield from _wanted(rule, scope, field, lambda kind: kind == k.BOOL, "a condition")
@@ -158,14 +179,18 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
         for key in ("optional", "nullable", "mutated"):
             expr = getattr(decl, key)
             if isinstance(expr, Expr):
-                yield from _wanted(expr, scope, f"{decl.where}.{key}", lambda kind: kind == k.BOOL, "a condition")
+                yield from _wanted(
+                    expr, scope, f"{decl.where}.{key}", lambda kind: kind == k.BOOL, "a condition"
+                )
                 yield from _finite(expr, signature, f"{decl.where}.{key}")
         yield from _metadata_calls(decl, signature, scope)
     cost_scope = global_scope(signature, allow_bytes=True)
     for key in ("flops", "bytes"):
         formula = getattr(entry.roofline, key)
         if formula is not None:
-            yield from _wanted(formula, cost_scope, f"roofline.{key}", lambda kind: k.fits(kind, k.NUMBER), "a number")
+            yield from _wanted(
+                formula, cost_scope, f"roofline.{key}", lambda kind: k.fits(kind, k.NUMBER), "a number"
+            )
     if entry.roofline.func is not None:
         try:
             formula_function(entry.roofline.func)
@@ -174,7 +199,9 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
     yield from _lists_only_generate(signature)
 
 
-def _wanted(expr: Expr, scope: Scope, field: str, accepts: Callable[[k.Kind], bool], what: str) -> Iterator[Finding]:
+def _wanted(
+    expr: Expr, scope: Scope, field: str, accepts: Callable[[k.Kind], bool], what: str
+) -> Iterator[Finding]:
     try:
         kind = infer(expr, scope)
     except ExpressionError as error:
@@ -187,29 +214,45 @@ def _wanted(expr: Expr, scope: Scope, field: str, accepts: Callable[[k.Kind], bo
 def _definitions(rule: Expr, scope: Scope, field: str) -> Iterator[Finding]:
     """An equality whose one side is an undeclared name defines it: that is a let."""
     match rule.node:
-        case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq()], comparators=[right]) if scope.kind(name) is None:
-            yield field, f"an equality does not define a name; write let: {{{name}: \"{ast.unparse(right)}\"}}"
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq()], comparators=[right]) if (
+            scope.kind(name) is None
+        ):
+            yield field, f'an equality does not define a name; write let: {{{name}: "{ast.unparse(right)}"}}'
 
 
 def _finite(expr: Expr, signature: Signature, field: str) -> Iterator[Finding]:
     values, _ = discriminant_names(discriminants(signature))
     odd = sorted(expr.names - values)
     if odd:
-        yield field, f"{', '.join(odd)} is no finite discriminant; use Bool and enum parameters and present(...)"
+        yield (
+            field,
+            f"{', '.join(odd)} is no finite discriminant; use Bool and enum parameters and present(...)",
+        )
 
 
 def _metadata_calls(decl: TensorDecl, signature: Signature, scope: Scope) -> Iterator[Finding]:
     if decl.requires and decl.values is None:
         yield f"{decl.where}.values", "a tensor with requires has values; name the generator"
     if decl.values is not None:
-        yield from _member_call(decl.values, f"{decl.where}.values", GENERATORS, "generator", signature, scope)
-        member = GENERATORS.get(call_name(decl.values.node) or "") if isinstance(decl.values.node, ast.Call) else None
+        yield from _member_call(
+            decl.values, f"{decl.where}.values", GENERATORS, "generator", signature, scope
+        )
+        member = (
+            GENERATORS.get(call_name(decl.values.node) or "")
+            if isinstance(decl.values.node, ast.Call)
+            else None
+        )
         if member is not None and member.rank is not None and not isinstance(decl.shape, Application):
             axes = len(decl.shape)
             if axes != member.rank or any(isinstance(item, Segment) for item in decl.shape):
-                yield f"{decl.where}.shape", f"{member.name} makes a tensor of rank {member.rank}, the shape has {axes} axes"
+                yield (
+                    f"{decl.where}.shape",
+                    f"{member.name} makes a tensor of rank {member.rank}, the shape has {axes} axes",
+                )
     for position, predicate in enumerate(decl.requires):
-        yield from _member_call(predicate, f"{decl.where}.requires[{position}]", PREDICATES, "predicate", signature, scope)
+        yield from _member_call(
+            predicate, f"{decl.where}.requires[{position}]", PREDICATES, "predicate", signature, scope
+        )
 
 
 def _member_call(
@@ -224,14 +267,16 @@ def _member_call(
     tensors = {formal.name for formal in member.formals if formal.tensor}
     positions = [formal.name for formal in member.formals]
     try:
-        kinds = []
+        kinds: list[k.Kind] = []
         for position, argument in enumerate(expr.node.args):
             is_tensor = position < len(positions) and positions[position] in tensors
             if is_tensor and isinstance(argument, ast.Name) and argument.id in signature.inputs:
                 kinds.append(k.TENSOR)
             else:
                 kinds.append(infer(expr.with_node(argument), scope))
-        named = {item.arg: infer(expr.with_node(item.value), scope) for item in expr.node.keywords if item.arg}
+        named = {
+            item.arg: infer(expr.with_node(item.value), scope) for item in expr.node.keywords if item.arg
+        }
         member.bind(kinds, named)
     except ExpressionError as error:
         yield field, str(error).removeprefix(f"{expr.where}: ")
@@ -252,12 +297,16 @@ def _lists_only_generate(signature: Signature) -> Iterator[Finding]:
 def _all_exprs(signature: Signature) -> Iterator[tuple[str, Expr]]:
     for decl in signature.tensors.values():
         yield f"{decl.where}.dtype", decl.dtype
-        exprs = decl.shape.arguments if isinstance(decl.shape, Application) else tuple(item.expr for item in decl.shape)
+        exprs = (
+            decl.shape.arguments
+            if isinstance(decl.shape, Application)
+            else tuple(item.expr for item in decl.shape)
+        )
         for expr in exprs:
             yield f"{decl.where}.shape", expr
     for name, expr in signature.lets.items():
         yield f"signature.let.{name}", expr
-    for position, rule in enumerate(signature.rules):
+    for position, rule in enumerate(signature.shape_rules):
         yield f"signature.shape_rules[{position}]", rule
 
 
@@ -272,7 +321,9 @@ def check_families(entry: Entry) -> Iterator[Finding]:
         for name, family in signature.families.items()
     }
     applied: set[str] = set()
-    pending = [decl.shape.family for decl in signature.tensors.values() if isinstance(decl.shape, Application)]
+    pending = [
+        decl.shape.family for decl in signature.tensors.values() if isinstance(decl.shape, Application)
+    ]
     while pending:
         name = pending.pop()
         if name not in applied:
@@ -282,7 +333,9 @@ def check_families(entry: Entry) -> Iterator[Finding]:
         field = f"signature.types.{name}"
         if name not in applied:
             yield field, f"no shape applies {name}; remove it"
-        odd = sorted({free for expr in family.match for free in expr.names | expr.tested} - family.formals.keys())
+        odd = sorted(
+            {free for expr in family.match for free in expr.names | expr.tested} - family.formals.keys()
+        )
         if odd:
             yield f"{field}.match", f"{', '.join(odd)} is no formal of {name}; match over its params"
         for position, case in enumerate(family.cases):
@@ -290,7 +343,10 @@ def check_families(entry: Entry) -> Iterator[Finding]:
                 free = {name for item in case.shape for name in item.expr.names}
                 unknown = sorted(free - family.formals.keys())
                 if unknown:
-                    yield f"{field}.cases[{position}].is", f"{', '.join(unknown)} is no formal of {name}; pass it as an argument"
+                    yield (
+                        f"{field}.cases[{position}].is",
+                        f"{', '.join(unknown)} is no formal of {name}; pass it as an argument",
+                    )
 
 
 def check_effects(entry: Entry) -> Iterator[Finding]:
@@ -313,7 +369,10 @@ def check_effects(entry: Entry) -> Iterator[Finding]:
         if target is None:
             yield f"{decl.where}.alias", f"{decl.alias!r} is no input; name the input that is written"
         elif target.mutated is None:
-            yield f"{decl.where}.alias", f"{decl.alias} is never written; declare it mutated or remove the alias"
+            yield (
+                f"{decl.where}.alias",
+                f"{decl.alias} is never written; declare it mutated or remove the alias",
+            )
 
 
 def check_combos(entry: Entry) -> Iterator[Finding]:
@@ -321,7 +380,10 @@ def check_combos(entry: Entry) -> Iterator[Finding]:
     signature = entry.signature
     combos = signature.combos
     allowed: dict[str, tuple[str, ...]] = {}
-    for name, kind in (*signature.indices.items(), *((name, param.kind) for name, param in signature.scalars.items())):
+    for name, kind in (
+        *signature.indices.items(),
+        *((name, param.kind) for name, param in signature.scalars.items()),
+    ):
         inner = kind.inner if isinstance(kind, k.Maybe) else kind
         if isinstance(inner, k.DType):
             allowed[name] = inner.names
@@ -343,11 +405,13 @@ def check_combos(entry: Entry) -> Iterator[Finding]:
 
 @lru_cache(maxsize=1024)
 def _points(entry: Entry) -> tuple[tuple[dict[str, Any], ...], tuple[Finding, ...]]:
-    """Accepted assignments of the discriminants to check: every combination inside a group, the others at an accepted value."""
+    """Accepted assignments of the discriminants to check: every combination inside a group, the others at an
+    accepted value.
+    """
     signature = entry.signature
     choices = discriminants(signature)
     finite = discriminant_names(choices)
-    restrictions = [rule for rule in signature.rules if is_domain_restriction(rule, signature, finite)]
+    restrictions = [rule for rule in signature.shape_rules if is_domain_restriction(rule, signature, finite)]
     findings: list[Finding] = []
     accepted: list[list[dict[str, Any]]] = []
     for group in group_discriminants(signature, choices):
@@ -356,7 +420,12 @@ def _points(entry: Entry) -> tuple[tuple[dict[str, Any], ...], tuple[Finding, ..
             total *= len(choice.values)
         if total > MAX_COMBINATIONS:
             names = ", ".join(choice.key for choice in group)
-            findings.append(("signature", f"advisory: {total} combinations of {names}; only {MAX_COMBINATIONS} are checked"))
+            findings.append(
+                (
+                    "signature",
+                    f"advisory: {total} combinations of {names}; only {MAX_COMBINATIONS} are checked",
+                )
+            )
         kept = []
         for count, values in enumerate(combinations(group)):
             if count >= MAX_COMBINATIONS:
@@ -365,7 +434,12 @@ def _points(entry: Entry) -> tuple[tuple[dict[str, Any], ...], tuple[Finding, ..
                 kept.append(values)
         if not kept:
             names = ", ".join(choice.key for choice in group)
-            findings.append(("signature.shape_rules", f"the domain restrictions reject every combination of {names}; relax one of them"))
+            findings.append(
+                (
+                    "signature.shape_rules",
+                    f"the domain restrictions reject every combination of {names}; relax one of them",
+                )
+            )
             return (), tuple(findings)
         accepted.append(kept)
     base = {name: value for kept in accepted for name, value in kept[0].items()}
@@ -375,10 +449,15 @@ def _points(entry: Entry) -> tuple[tuple[dict[str, Any], ...], tuple[Finding, ..
     return tuple(points), tuple(findings)
 
 
-def _accepted(signature: Signature, choices: tuple[Discriminant, ...], restrictions: list[Expr], values: dict[str, Any]) -> bool:
+def _accepted(
+    signature: Signature, choices: tuple[Discriminant, ...], restrictions: list[Expr], values: dict[str, Any]
+) -> bool:
     facts = settle_presence(signature, point_facts(choices, values))
     lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
-    constants = {**facts.constants, **{name: expr.constant for name, expr in lets.items() if expr.is_constant}}
+    constants = {
+        **facts.constants,
+        **{name: expr.constant for name, expr in lets.items() if expr.is_constant},
+    }
     for rule in restrictions:
         folded = fold(rule, Facts(constants, facts.present))
         if folded.is_constant and not folded.constant:
@@ -402,7 +481,9 @@ def branches(entry: Entry) -> Iterator[Branch | Finding]:
 
 
 def check_branches(entry: Entry) -> Iterator[Finding]:
-    """At every accepted point families have one case, kinds fit, an inference plan exists, and every dtype_combos column matters."""
+    """At every accepted point families have one case, kinds fit, an inference plan exists, and every
+    dtype_combos column matters.
+    """
     for item in branches(entry):
         if not isinstance(item, Branch):
             yield item
@@ -415,12 +496,17 @@ def check_branches(entry: Entry) -> Iterator[Finding]:
             plan_branch(item)
         except BranchError as error:
             yield error.field, error.message
-        formulas = [formula for formula in (entry.roofline.flops, entry.roofline.bytes) if formula is not None]
+        formulas = [
+            formula for formula in (entry.roofline.flops, entry.roofline.bytes) if formula is not None
+        ]
         relevant = item.relevant(*formulas)
         for name in entry.signature.combos[0] if entry.signature.combos else ():
             if name in entry.signature.indices and name not in relevant:
                 where = ", ".join(f"{key}={value!r}" for key, value in item.point)
-                yield "signature.dtype_combos", f"the column {name} is not used where {where}; use it on every branch"
+                yield (
+                    "signature.dtype_combos",
+                    f"the column {name} is not used where {where}; use it on every branch",
+                )
 
 
 def branch_scope(branch: Branch) -> Scope:
@@ -435,7 +521,9 @@ def branch_scope(branch: Branch) -> Scope:
             names[name] = kind.inner if there else k.NONE
     for name, expr in branch.lets.items():
         try:
-            names[name] = infer(expr, replace(scope, names=names, present=frozenset(present), absent=frozenset(absent)))
+            names[name] = infer(
+                expr, replace(scope, names=names, present=frozenset(present), absent=frozenset(absent))
+            )
         except ExpressionError:
             continue  # reported by check_kinds
     return replace(scope, names=names, present=frozenset(present), absent=frozenset(absent))
@@ -445,10 +533,19 @@ def _branch_kinds(branch: Branch) -> Iterator[Finding]:
     scope = branch_scope(branch)
     for tensor in branch.tensors.values():
         decl = tensor.decl
-        yield from _wanted(tensor.dtype, scope, f"{decl.where}.dtype", lambda kind: isinstance(kind, k.DType) or _is_dtype_literal(kind), "a dtype")
+        yield from _wanted(
+            tensor.dtype,
+            scope,
+            f"{decl.where}.dtype",
+            lambda kind: isinstance(kind, k.DType) or _is_dtype_literal(kind),
+            "a dtype",
+        )
         for item in tensor.items:
             if isinstance(item, Segment):
-                accepts, what = (lambda kind: k.fits(kind, k.INTS)), "a Shape or a sequence of integers after *"
+                accepts, what = (
+                    (lambda kind: k.fits(kind, k.INTS)),
+                    "a Shape or a sequence of integers after *",
+                )
             else:
                 accepts, what = (lambda kind: k.fits(kind, k.INT)), "an integer"
             yield from _wanted(item.expr, scope, f"{decl.where}.shape", accepts, what)
@@ -464,7 +561,9 @@ def _is_dtype_literal(kind: k.Kind) -> bool:
 
 
 def check_rows(entry: Entry) -> Iterator[Finding]:
-    """Every row instantiates, case ids are distinct, rows that share a label differ only in dtype, optional tensors are covered."""
+    """Every row instantiates, case ids are distinct, rows that share a label differ only in dtype, optional
+    tensors are covered.
+    """
     calls: list[Call] = []
     for position in range(len(entry.workloads)):
         try:
@@ -500,8 +599,14 @@ def _shared_labels(entry: Entry) -> Iterator[Finding]:
         if row["label"] in first:
             other = entry.workloads[first[row["label"]]]
             ignored = {"dtype_cases", *dtype_params}
-            if {key: value for key, value in row.items() if key not in ignored} != {key: value for key, value in other.items() if key not in ignored}:
-                yield f"{row_name(position)}.label", f"{row['label']!r} also names {row_name(first[row['label']])}; rows that share a label differ only in dtype"
+            if {key: value for key, value in row.items() if key not in ignored} != {
+                key: value for key, value in other.items() if key not in ignored
+            }:
+                yield (
+                    f"{row_name(position)}.label",
+                    f"{row['label']!r} also names {row_name(first[row['label']])}; rows that share "
+                    "a label differ only in dtype",
+                )
         else:
             first[row["label"]] = position
 

@@ -1,4 +1,6 @@
-"""What can be checked when an op is constructed: parameter values, and the declarations that only parameters decide."""
+"""What can be checked when an op is constructed: parameter values, and the declarations that only parameters
+decide.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class ConstructionChecks:
     sizes: tuple[tuple[str, Expr, bool], ...]
 
 
-def construction_checks(signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]) -> ConstructionChecks:
+def construction_checks(
+    signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]
+) -> ConstructionChecks:
     """The checks of a construction whose discriminants have `values`."""
     facts = settle_presence(signature, point_facts(choices, values))
     known = set(signature.scalars)
@@ -55,7 +59,7 @@ def construction_checks(signature: Signature, choices: tuple[Discriminant, ...],
                 progress = True
     finite = discriminant_names(choices)
     rejected, rules = [], []
-    for rule in signature.rules:
+    for rule in signature.shape_rules:
         folded = fold(rule, facts)
         if folded.is_constant:
             if not folded.constant and is_domain_restriction(rule, signature, finite):
@@ -64,7 +68,9 @@ def construction_checks(signature: Signature, choices: tuple[Discriminant, ...],
                 rules.append(folded)
         elif folded.names <= known and not folded.tested:
             rules.append(folded)
-    return ConstructionChecks(tuple(rejected), tuple(lets), tuple(rules), tuple(_sizes(signature, facts, known)))
+    return ConstructionChecks(
+        tuple(rejected), tuple(lets), tuple(rules), tuple(_sizes(signature, facts, known))
+    )
 
 
 def _sizes(signature: Signature, facts: Facts, known: set[str]) -> list[tuple[str, Expr, bool]]:
@@ -78,12 +84,17 @@ def _sizes(signature: Signature, facts: Facts, known: set[str]) -> list[tuple[st
             continue  # the family's branch depends on which tensors the call passes
         for item in items:
             if not item.expr.is_constant and item.expr.names <= known:
-                found.setdefault(item.expr.text, (f"{decl.where}.shape", item.expr, isinstance(item, Segment)))
+                found.setdefault(
+                    item.expr.text, (f"{decl.where}.shape", item.expr, isinstance(item, Segment))
+                )
     return list(found.values())
 
 
 def bind_parameters(
-    signature: Signature, failures: Failures, given: Mapping[str, Any], dtype_name: Callable[[Any], str | None] | None = None
+    signature: Signature,
+    failures: Failures,
+    given: Mapping[str, Any],
+    dtype_name: Callable[[Any], str | None] | None = None,
 ) -> dict[str, Any]:
     """Converted value of every scalar parameter, defaults included; dtypes by name.
 
@@ -110,7 +121,9 @@ def bind_parameters(
     return values
 
 
-def check_construction(checks: ConstructionChecks, failures: Failures, signature: Signature, values: Mapping[str, Any]) -> None:
+def check_construction(
+    checks: ConstructionChecks, failures: Failures, signature: Signature, values: Mapping[str, Any]
+) -> None:
     """Runs `checks` on parameter values.
 
     Raises:
@@ -124,7 +137,7 @@ def check_construction(checks: ConstructionChecks, failures: Failures, signature
     if checks.rejected:
         rule = checks.rejected[0]
         raise failures.restriction(rule.where, rule.source, shown(rule))
-    sources = {rule.where: rule for rule in signature.rules}
+    sources = {rule.where: rule for rule in signature.shape_rules}
     try:
         for name, expr in checks.lets:
             scope[name] = evaluate(expr, scope)
@@ -139,4 +152,10 @@ def check_construction(checks: ConstructionChecks, failures: Failures, signature
         raise failures.undefined(error.where, error) from None
 
 
-__all__ = ["ConstructionChecks", "bind_parameters", "check_construction", "construction_checks", "construction_values"]
+__all__ = [
+    "ConstructionChecks",
+    "bind_parameters",
+    "check_construction",
+    "construction_checks",
+    "construction_values",
+]

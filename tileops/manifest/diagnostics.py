@@ -42,4 +42,14 @@ class Diagnostic:
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Without repeats, by level, file, entry, field and message."""
     unique = set(diagnostics)
-    return sorted(unique, key=lambda item: (LEVELS.index(item.level), item.file, item.entry, item.field, item.message, item.advisory))
+    return sorted(
+        unique,
+        key=lambda item: (
+            LEVELS.index(item.level),
+            item.file,
+            item.entry,
+            item.field,
+            item.message,
+            item.advisory,
+        ),
+    )

@@ -1,4 +1,6 @@
-"""The dtypes that a manifest entry may name: their sizes, categories and value ranges. No torch here: a dtype is its name."""
+"""The dtypes that a manifest entry may name: their sizes, categories and value ranges. No torch here: a dtype
+is its name.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ DTYPES: dict[str, DType] = {
 def represents(dtype: DType, value: bool | int | float) -> bool:
     """Whether torch converts the Python scalar `value` to `dtype` without reporting an overflow.
 
-    As in torch, a negative int may wrap to an unsigned dtype as long as its magnitude fits, a float may be truncated to an int, and an
-    infinity fits where the dtype has one.
+    As in torch, a negative int may wrap to an unsigned dtype as long as its magnitude fits, a float may be
+    truncated to an int, and an infinity fits where the dtype has one.
     """
     if isinstance(value, bool):
         return True

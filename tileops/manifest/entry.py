@@ -91,7 +91,7 @@ class Entry:
 
 
 def parse_entry(raw: RawEntry) -> Entry:
-    """Parses every field of an entry; what cannot be read becomes a problem of the entry, never an exception."""
+    """Parses every field of an entry; what cannot be read becomes a problem, never an exception."""
     problems: list[Problem] = []
     reader = Reader(problems)
     fields = reader.mapping(raw.fields, "entry", keys=ENTRY_KEYS)
@@ -132,7 +132,9 @@ def _read_roofline(reader: Reader, raw: Any) -> Roofline:
         reader.report("roofline.func", f"expected a function of tileops.perf.formulas, got {func!r}")
         func = None
     if raw is not None and ("func" in fields) == ("flops" in fields):
-        reader.report("roofline", "give either flops (with bytes where the signature does not imply it) or func")
+        reader.report(
+            "roofline", "give either flops (with bytes where the signature does not imply it) or func"
+        )
     if "func" in fields and "bytes" in fields:
         reader.report("roofline.bytes", "func gives the bytes; remove the field")
 

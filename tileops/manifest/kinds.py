@@ -1,7 +1,8 @@
 """Kinds: what a name or an expression of a signature can stand for.
 
-A parameter's kind follows from its `type` (`parse_type`), an index's from its `forall` entry (`parse_index_kind`), and that of an
-expression from inference (`tileops.manifest.expr`). `fits` is the only subtyping rule, `join` the kind of a two-armed conditional.
+A parameter's kind follows from its `type` (`parse_type`), an index's from its `forall` entry
+(`parse_index_kind`), and that of an expression from inference (`tileops.manifest.expr`). `fits` is the only
+subtyping rule, `join` the kind of a two-armed conditional.
 """
 
 from __future__ import annotations
@@ -155,7 +156,9 @@ def fits(actual: Kind, expected: Kind) -> bool:
         case Seq(element=element, length=length):
             if isinstance(actual, Shape):
                 return length is None and fits(DIM, element)
-            return isinstance(actual, Seq) and length in (None, actual.length) and fits(actual.element, element)
+            return (
+                isinstance(actual, Seq) and length in (None, actual.length) and fits(actual.element, element)
+            )
         case Maybe(inner=inner):
             if isinstance(actual, Maybe):
                 return fits(actual.inner, inner)
@@ -177,7 +180,11 @@ def join(left: Kind, right: Kind) -> Kind | None:
     if isinstance(left, NoneKind) and isinstance(right, NoneKind):
         return NONE
     if isinstance(left, NoneKind | Maybe) or isinstance(right, NoneKind | Maybe):
-        inner = [kind.inner if isinstance(kind, Maybe) else kind for kind in (left, right) if not isinstance(kind, NoneKind)]
+        inner = [
+            kind.inner if isinstance(kind, Maybe) else kind
+            for kind in (left, right)
+            if not isinstance(kind, NoneKind)
+        ]
         common = inner[0] if len(inner) == 1 else join(*inner)
         return None if common is None else Maybe(common)
     if fits(left, right):
@@ -253,11 +260,13 @@ def parse_type(text: object) -> Kind:
         ManifestError: `text` is not a type of the language.
     """
     if not isinstance(text, str):
-        raise ManifestError(f"{text!r} is no type; write it as a string, for example \"int | None\"")
+        raise ManifestError(f'{text!r} is no type; write it as a string, for example "int | None"')
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ManifestError(f"{text!r} is no type; write for example int, tuple[int, ...] or 'a' | 'b'") from None
+        raise ManifestError(
+            f"{text!r} is no type; write for example int, tuple[int, ...] or 'a' | 'b'"
+        ) from None
     try:
         return _union([_member(part, text) for part in _alternatives(node)], text)
     except RecursionError:
@@ -290,13 +299,20 @@ def _member(node: ast.expr, text: str) -> Kind:
             return Seq(_union([_member(part, text) for part in _alternatives(element)], text))
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=elements)) if elements:
             if len(elements) == 2 and isinstance(elements[1], ast.Constant) and elements[1].value is Ellipsis:
-                return Seq(_union([_member(part, text) for part in _alternatives(elements[0])], text), container="tuple")
+                return Seq(
+                    _union([_member(part, text) for part in _alternatives(elements[0])], text),
+                    container="tuple",
+                )
             kinds = [_union([_member(part, text) for part in _alternatives(item)], text) for item in elements]
             if any(kind != kinds[0] for kind in kinds):
-                raise ManifestError(f"{text!r}: the elements of a tuple are of one kind; write tuple[int, int] or two parameters")
+                raise ManifestError(
+                    f"{text!r}: the elements of a tuple are of one kind; write tuple[int, int] or "
+                    "two parameters"
+                )
             return Seq(kinds[0], len(kinds), "tuple")
     raise ManifestError(
-        f"{text!r}: {ast.unparse(node)!r} is no type; write int, bool, float, str, a quoted literal, a dtype name, "
+        f"{text!r}: {ast.unparse(node)!r} is no type; write int, bool, float, str, a quoted "
+        "literal, a dtype name, "
         "list[...], tuple[...] or a union of these"
     )
 
@@ -305,7 +321,9 @@ def _union(members: list[Kind], text: str) -> Kind:
     optional = NONE in members
     rest = [member for member in members if member != NONE]
     if not rest:
-        raise ManifestError(f"{text!r}: None alone is no type; add what it may be instead, for example \"int | None\"")
+        raise ManifestError(
+            f'{text!r}: None alone is no type; add what it may be instead, for example "int | None"'
+        )
     if len(rest) == 1:
         kind = rest[0]
     elif all(isinstance(member, Str) and member.literals for member in rest):

@@ -1,7 +1,7 @@
 """Reading `spec/*.yaml`: which file holds a family, and the raw mapping of each entry.
 
-A file is ``<family>.yaml`` or ``<family>_<shard>.yaml``, a flat non-empty mapping of operator names to entries that all carry that family.
-Reading one family opens only its files.
+A file is ``<family>.yaml`` or ``<family>_<shard>.yaml``, a flat non-empty mapping of operator names to
+entries that all carry that family. Reading one family opens only its files.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,16 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     line = key.start_mark.line + 1
-                    raise ManifestError(f"line {line}: the key {key.value!r} occurs twice in one mapping; keep one of them")
+                    raise ManifestError(
+                        f"line {line}: the key {key.value!r} occurs twice in one mapping; keep one of them"
+                    )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(path.read_bytes(), Loader=_Loader)  # noqa: S506 - derived from the safe loader
+        return yaml.load(path.read_bytes(), Loader=_Loader)
     except ManifestError as error:
         raise ManifestError(f"{path.name}: {error}") from None
     except yaml.YAMLError as error:
@@ -70,14 +72,17 @@ def spec_files(directory: Path = SPEC_DIR) -> list[Path]:
 
 def family_files(family: str, directory: Path = SPEC_DIR) -> list[Path]:
     """Files that may hold entries of `family`, by name."""
-    return [path for path in spec_files(directory) if path.stem == family or path.stem.startswith(f"{family}_")]
+    return [
+        path for path in spec_files(directory) if path.stem == family or path.stem.startswith(f"{family}_")
+    ]
 
 
 def read_file(path: Path) -> list[RawEntry]:
     """The entries of one file.
 
     Raises:
-        ManifestError: the file is empty, no mapping of operators, mixes families, or its name does not fit its family.
+        ManifestError: the file is empty, no mapping of operators, mixes families, or its name does not fit
+            its family.
     """
     content = _read_yaml(path)
     if not isinstance(content, dict) or not content:
@@ -90,16 +95,21 @@ def read_file(path: Path) -> list[RawEntry]:
             raise ManifestError(f"{path.name}: {name}: an entry is a mapping of fields")
         family = fields.get("family")
         if not isinstance(family, str):
-            raise ManifestError(f"{path.name}: {name}: family: the entry names no family; write the one of the file")
+            raise ManifestError(
+                f"{path.name}: {name}: family: the entry names no family; write the one of the file"
+            )
         if path.stem != family and not path.stem.startswith(f"{family}_"):
             raise ManifestError(
-                f"{path.name}: {name}: family: {family!r} does not fit the file name; move the entry to {family}.yaml "
+                f"{path.name}: {name}: family: {family!r} does not fit the file name; move the "
+                f"entry to {family}.yaml "
                 f"or {family}_<shard>.yaml"
             )
         entries.append(RawEntry(name, family, path.name, fields))
     families = sorted({entry.family for entry in entries})
     if len(families) > 1:
-        raise ManifestError(f"{path.name}: the file mixes the families {', '.join(families)}; give each its own file")
+        raise ManifestError(
+            f"{path.name}: the file mixes the families {', '.join(families)}; give each its own file"
+        )
     return entries
 
 
@@ -114,13 +124,14 @@ def merge(files: Iterator[list[RawEntry]]) -> dict[str, RawEntry]:
         for entry in entries:
             if entry.name in merged:
                 raise ManifestError(
-                    f"{entry.file}: {entry.name}: the operator is also in {merged[entry.name].file}; keep one of the entries"
+                    f"{entry.file}: {entry.name}: the operator is also in "
+                    f"{merged[entry.name].file}; keep one of the entries"
                 )
             merged[entry.name] = entry
     return merged
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cached_file(path: Path) -> tuple[RawEntry, ...]:
     return tuple(read_file(path))
 
@@ -138,7 +149,9 @@ def read_all() -> dict[str, RawEntry]:
 
 
 def find(name: str) -> RawEntry | None:
-    """The raw entry of `name`, or None. Only files that mention the operator at the start of a line are parsed."""
+    """The raw entry of `name`, or None. Only files that mention the operator at the start of a line are
+    parsed.
+    """
     key = re.compile(rb"^" + re.escape(name.encode()) + rb"\s*:", re.MULTILINE)
     for path in spec_files():
         if key.search(path.read_bytes()):

@@ -1,8 +1,10 @@
-"""The inference plan of a branch: steps that solve every index from the inputs and check the rest, whatever the declaration order.
+"""The inference plan of a branch: steps that solve every index from the inputs and check the rest, whatever
+the declaration order.
 
-An axis is solved in the forms of table 19: a bare unknown name, ``a * M + e`` with the rest known, one unknown ``*S`` among segments of known
-length, an unknown dtype index. Everything else is checked once its names are known. Steps that need construction-time facts only
-carry ``at_construction``; the plan is executed on abstract tensors by `tileops.manifest.unify` and rendered as Python for real calls.
+An axis is solved in the forms of table 19: a bare unknown name, ``a * M + e`` with the rest known, one
+unknown ``*S`` among segments of known length, an unknown dtype index. Everything else is checked once its
+names are known. Steps that need construction-time facts only carry ``at_construction``; the plan is executed
+on abstract tensors by `tileops.manifest.unify` and rendered as Python for real calls.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tileops.manifest import kinds as k
 from tileops.manifest.branch import Branch, BranchError, BranchTensor
 from tileops.manifest.expr import Axis, Expr, Segment
 from tileops.manifest.expr.syntax import ShapeItems
-from tileops.manifest import kinds as k
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an axis or segment starts: `fixed` axes plus the lengths of `segments`, counted from the left or from the right."""
+    """Where an axis or segment starts: `fixed` axes plus the lengths of `segments`, counted from the left or
+    from the right.
+    """
 
     fixed: int
     segments: tuple[Expr, ...] = ()
@@ -219,7 +223,11 @@ class _Planner:
     def _require(self, expr: Expr, where: str) -> None:
         if not self._ready(expr):
             missing = sorted(self.branch.reads([expr]) - self.known)
-            raise BranchError(where, f"{', '.join(missing)} in {expr.text!r} is solved from no input; declare it as a parameter or give it an axis")
+            raise BranchError(
+                where,
+                f"{', '.join(missing)} in {expr.text!r} is solved from no input; declare it as a "
+                "parameter or give it an axis",
+            )
 
     # --- unification ---
 
@@ -248,7 +256,9 @@ class _Planner:
 
     def _unify_dtype(self, tensor: BranchTensor, at_construction: bool) -> None:
         match tensor.dtype.node:
-            case ast.Name(id=name) if name not in self.known and isinstance(self.signature.indices.get(name), k.DType):
+            case ast.Name(id=name) if name not in self.known and isinstance(
+                self.signature.indices.get(name), k.DType
+            ):
                 kind = self.signature.indices[name]
                 assert isinstance(kind, k.DType)
                 self.steps.append(BindDType(at_construction, tensor.name, name, kind.names))
@@ -265,7 +275,9 @@ class _Planner:
         return isinstance(item, Axis) or self._ready(item.expr)
 
     def _place(self, items: ShapeItems, position: int) -> Place | None:
-        """Where item `position` starts (from the left) or ends (from the right), if all segments on that side are known."""
+        """Where item `position` starts (from the left) or ends (from the right), if all segments on that side
+        are known.
+        """
         before, after = items[:position], items[position + 1 :]
         if all(self._segment_known(item) for item in before):
             return _place_of(before, False)
@@ -290,7 +302,9 @@ class _Planner:
     def _bind_dim(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
         item = tensor.items[position]
         match item:
-            case Axis(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(self.signature.indices.get(name), k.Dim):
+            case Axis(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(
+                self.signature.indices.get(name), k.Dim
+            ):
                 place = self._place(tensor.items, position)
                 if place is None or not self._rank(tensor, ranked, at_construction):
                     return False
@@ -300,22 +314,32 @@ class _Planner:
                 return True
         return False
 
-    def _bind_shape(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
+    def _bind_shape(
+        self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool
+    ) -> bool:
         item = tensor.items[position]
         match item:
-            case Segment(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(self.signature.indices.get(name), k.Shape):
+            case Segment(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(
+                self.signature.indices.get(name), k.Shape
+            ):
                 before, after = tensor.items[:position], tensor.items[position + 1 :]
                 if not all(self._segment_known(other) for other in (*before, *after)):
                     return False
                 if not self._rank(tensor, ranked, at_construction):
                     return False
-                self.steps.append(BindShape(at_construction, tensor.name, _place_of(before, False), _place_of(after, True), name))
+                self.steps.append(
+                    BindShape(
+                        at_construction, tensor.name, _place_of(before, False), _place_of(after, True), name
+                    )
+                )
                 self._learn(name, at_construction)
                 self.solved.add(name)
                 return True
         return False
 
-    def _bind_affine(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
+    def _bind_affine(
+        self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool
+    ) -> bool:
         item = tensor.items[position]
         if not isinstance(item, Axis) or self._ready(item.expr):
             return False
@@ -330,7 +354,8 @@ class _Planner:
         if parts is None or place is None or not self._rank(tensor, ranked, at_construction):
             return False
         scale, offset = (item.expr.with_node(part) for part in parts)
-        if isinstance(scale.node, ast.Constant) and scale.node.value <= 0:
+        factor = _integer(scale.node)
+        if factor is not None and factor <= 0:
             return False
         self.steps.append(BindAffine(at_construction, tensor.name, place, name, scale, offset, item.expr))
         self._learn(name, at_construction)
@@ -345,15 +370,19 @@ class _Planner:
         if isinstance(item, Axis):
             self.steps.append(CheckAxis(at_construction, tensor.name, place, item.expr))
         else:
-            self.steps.append(CheckSegment(at_construction, tensor.name, _place_of(tensor.items[:position], False), item.expr))
+            self.steps.append(
+                CheckSegment(
+                    at_construction, tensor.name, _place_of(tensor.items[:position], False), item.expr
+                )
+            )
 
     # --- obligations ---
 
     def _oblige(self, tensor: BranchTensor) -> None:
         """An axis that is no Dim, and every element of a spliced sequence, must not be negative.
 
-        Sizes of tensors that exist are not, so a call-time check is needed for outputs only; what parameters fix is checked at
-        construction.
+        Sizes of tensors that exist are not, so a call-time check is needed for outputs only; what parameters
+        fix is checked at construction.
         """
         for item in tensor.items:
             names = self.branch.reads([item.expr])
@@ -362,7 +391,9 @@ class _Planner:
                 continue
             at_construction = self._available(item.expr.names)
             if at_construction or tensor.decl.role == "output":
-                step = CheckNonNegative(at_construction, f"{tensor.decl.where}.shape", item.expr, isinstance(item, Segment))
+                step = CheckNonNegative(
+                    at_construction, f"{tensor.decl.where}.shape", item.expr, isinstance(item, Segment)
+                )
                 if not any(_same_obligation(step, other) for other in self.steps):
                     self.steps.append(step)
 
@@ -373,7 +404,11 @@ class _Planner:
             if name not in self.known and self.signature.indices[name] != k.INTS
         )
         if unsolved:
-            raise BranchError(f"signature.forall.{unsolved[0]}", f"{unsolved[0]} is solved from no input; declare it as a parameter or a let, or give it an axis")
+            raise BranchError(
+                f"signature.forall.{unsolved[0]}",
+                f"{unsolved[0]} is solved from no input; declare it as a parameter or a let, or "
+                "give it an axis",
+            )
 
 
 def _same_obligation(step: CheckNonNegative, other: Step) -> bool:
@@ -381,14 +416,20 @@ def _same_obligation(step: CheckNonNegative, other: Step) -> bool:
 
 
 def _may_be_negative(expr: Expr, branch: Branch) -> bool:
-    """Whether an expression over dims can be negative: it subtracts, negates, or calls a primitive that counts down."""
+    """Whether an expression over dims can be negative: it subtracts, negates, or calls a primitive that
+    counts down.
+    """
     pending = [expr]
     while pending:
         current = pending.pop()
         for node in ast.walk(current.node):
             if isinstance(node, ast.Sub | ast.USub | ast.Subscript):
                 return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "out":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "out"
+            ):
                 return True
         pending += [branch.lets[name] for name in current.names if name in branch.lets]
     return False
@@ -419,22 +460,26 @@ def _affine(node: ast.expr, name: str) -> tuple[ast.expr, ast.expr] | None:
     return None
 
 
+def _integer(node: ast.expr) -> int | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+
+
 def _is_zero(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 0
+    return _integer(node) == 0
 
 
 def _combine(left: ast.expr, op: ast.operator, right: ast.expr) -> ast.expr:
-    if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
-        a, b = left.value, right.value
+    """`left op right`, simplified where an operand is a literal."""
+    a, b = _integer(left), _integer(right)
+    if a is not None and b is not None:
         return ast.Constant(a + b if isinstance(op, ast.Add) else a - b if isinstance(op, ast.Sub) else a * b)
-    if isinstance(op, ast.Add) and _is_zero(left):
+    if isinstance(op, ast.Add) and a == 0:
         return right
-    if isinstance(op, ast.Add | ast.Sub) and _is_zero(right):
+    if isinstance(op, ast.Add | ast.Sub) and b == 0:
         return left
     if isinstance(op, ast.Mult):
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, ast.Constant) and one.value == 1:
-                return other
-            if _is_zero(one):
-                return ast.Constant(0)
+        if 0 in (a, b):
+            return ast.Constant(0)
+        if 1 in (a, b):
+            return right if a == 1 else left
     return ast.BinOp(left, op, right)

@@ -1,7 +1,9 @@
-"""Costs of a checked call: inline formulas or a function of `tileops.perf.formulas`, and the traffic that a signature implies.
+"""Costs of a checked call: inline formulas or a function of `tileops.perf.formulas`, and the traffic that a
+signature implies.
 
-By default every present tensor is moved once: a read for an input, a write for an output, both for a mutated input, only the write where it
-is `write_only`. An output that stands for an input or for ``out`` shares its storage and counts once.
+By default every present tensor is moved once: a read for an input, a write for an output, both for a mutated
+input, only the write where it is `write_only`. An output that stands for an input or for ``out`` shares its
+storage and counts once.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class CallView:
         self.indices[name] = evaluate(expr, self.indices)
 
     def present(self, name: str) -> bool:
-        """Whether a tensor was passed, held or returned, or a parameter given; ``present("out")``: whether ``out`` was passed."""
+        """Whether a tensor was passed, held or returned, or a parameter given; ``present("out")``: whether
+        ``out`` was passed.
+        """
         return self._branch.present(name)
 
     def bytes(self, name: str) -> int:
@@ -74,7 +78,10 @@ class CallView:
             ManifestError: the call kept no values, as on meta tensors.
         """
         if name not in self._metadata:
-            raise ManifestError(f"the contents of {name!r} are not known, as on meta tensors; call the op on a real tensor first")
+            raise ManifestError(
+                f"the contents of {name!r} are not known, as on meta tensors; call the op on a real "
+                "tensor first"
+            )
         return self._metadata[name]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from tileops.errors import ManifestError
@@ -24,8 +25,17 @@ SIGNATURE_KEYS = ("forall", "params", "inputs", "outputs", "types", "let", "shap
 PARAM_KEYS = ("type", "default", "kw_only")
 CONSTRUCTION_TENSOR_KEYS = ("dtype", "shape", "optional", "contiguous", "device", "kw_only")
 INPUT_KEYS = (
-    "dtype", "shape", "optional", "kw_only", "mutated", "write_only", "contiguous", "device", "values", "requires",
-)  # fmt: skip
+    "dtype",
+    "shape",
+    "optional",
+    "kw_only",
+    "mutated",
+    "write_only",
+    "contiguous",
+    "device",
+    "values",
+    "requires",
+)
 OUTPUT_KEYS = ("dtype", "shape", "nullable", "buffer", "alias", "contiguous", "device")
 FAMILY_KEYS = ("params", "match", "cases")
 CASE_KEYS = ("when", "is")
@@ -67,7 +77,8 @@ class TensorDecl:
         role: "input", "output" or "param" (a construction-time tensor).
         dtype: a dtype expression; constants are string literals.
         shape: items, or the application of a type family.
-        optional: None for a required tensor, True for one with its own presence, else the shared discriminant.
+        optional: None for a required tensor, True for one with its own presence, else the shared
+            discriminant.
         kw_only: passed by keyword only.
         nullable: None, or the discriminant that says whether an output is there.
         mutated: None, or the discriminant under which an input is written (a constant True for always).
@@ -102,6 +113,36 @@ class TensorDecl:
         section = {"input": "inputs", "output": "outputs", "param": "params"}[self.role]
         return f"signature.{section}.{self.name}"
 
+    @property
+    def shape_text(self) -> str:
+        """The shape as the manifest writes it."""
+        if isinstance(self.shape, Application):
+            return self.shape.expr.source
+        return f"[{', '.join(map(str, self.shape))}]"
+
+    def __str__(self) -> str:
+        notes = []
+        if self.optional is not None:
+            notes.append("optional" if self.optional is True else f"present where {self.optional}")
+        if self.nullable is not None:
+            notes.append(f"None unless {self.nullable}")
+        if self.mutated is not None:
+            always = self.mutated.is_constant
+            notes.append("written" if always else f"written where {self.mutated}")
+        notes += [
+            text
+            for flag, text in (
+                (self.kw_only, "keyword-only"),
+                (self.contiguous, "contiguous"),
+                (self.cpu, "on the CPU"),
+                (self.buffer, "out"),
+            )
+            if flag
+        ]
+        if self.alias is not None:
+            notes.append(f"is {self.alias}")
+        return ", ".join([f"{self.dtype.source} {self.shape_text}", *notes])
+
 
 @dataclass(frozen=True)
 class ParamDecl:
@@ -126,6 +167,11 @@ class ParamDecl:
     @property
     def required(self) -> bool:
         return self.default is REQUIRED
+
+    def __str__(self) -> str:
+        text = self.type if self.tensor is None else str(self.tensor)
+        default = "" if self.required else f" = {self.default!r}"
+        return f"{text}{default}{', keyword-only' if self.kw_only else ''}"
 
 
 @dataclass(frozen=True)
@@ -157,7 +203,7 @@ class Signature:
         outputs: outputs in order.
         families: type families.
         lets: derived indices.
-        rules: refinements, in order.
+        shape_rules: refinements, in order.
         combos: allowed dtype assignments; empty where each index ranges freely.
     """
 
@@ -167,7 +213,7 @@ class Signature:
     outputs: Mapping[str, TensorDecl] = field(default_factory=dict)
     families: Mapping[str, TypeFamily] = field(default_factory=dict)
     lets: Mapping[str, Expr] = field(default_factory=dict)
-    rules: tuple[Expr, ...] = ()
+    shape_rules: tuple[Expr, ...] = ()
     combos: tuple[Mapping[str, str], ...] = ()
 
     @property
@@ -210,7 +256,10 @@ class Reader:
         if not isinstance(value, dict):
             self.report(where, f"expected a mapping, got {value!r}")
             return {}
-        odd = sorted((key for key in value if not isinstance(key, str) or (keys is not None and key not in keys)), key=repr)
+        odd = sorted(
+            (key for key in value if not isinstance(key, str) or (keys is not None and key not in keys)),
+            key=repr,
+        )
         for key in odd:
             known = f"; known are {', '.join(keys)}" if keys is not None else "; names are strings"
             self.report(where, f"unknown key {key!r}{known}")
@@ -255,7 +304,7 @@ def read_signature(raw: Any, problems: list[Problem]) -> Signature:
         reader.report(where, "the field is missing; every entry has a signature")
     indices: dict[str, k.Kind] = {}
     for name, text in _named(reader, fields.get("forall"), f"{where}.forall"):
-        kind = reader.attempt(f"{where}.forall.{name}", lambda text=text: k.parse_index_kind(text))
+        kind = reader.attempt(f"{where}.forall.{name}", partial(k.parse_index_kind, text))
         if kind is not None:
             indices[name] = kind
     params = {}
@@ -281,13 +330,13 @@ def read_signature(raw: Any, problems: list[Problem]) -> Signature:
     lets = {}
     for name, value in _named(reader, fields.get("let"), f"{where}.let"):
         place = f"{where}.let.{name}"
-        expr = reader.attempt(place, lambda value=value, place=place: parse(value, place))
+        expr = reader.attempt(place, partial(parse, value, place))
         if expr is not None:
             lets[name] = expr
     rules = []
     for position, value in enumerate(reader.sequence(fields.get("shape_rules"), f"{where}.shape_rules")):
         place = f"{where}.shape_rules[{position}]"
-        expr = reader.attempt(place, lambda value=value, place=place: parse(value, place))
+        expr = reader.attempt(place, partial(parse, value, place))
         if expr is not None:
             rules.append(expr)
     combos = _read_combos(reader, fields.get("dtype_combos"), f"{where}.dtype_combos")
@@ -310,8 +359,8 @@ def _read_param(reader: Reader, name: str, raw: Any) -> ParamDecl | None:
         tensor = _read_tensor(reader, name, raw, "param", CONSTRUCTION_TENSOR_KEYS)
         if tensor is None:
             return None
-        default = None if tensor.optional is not None else REQUIRED
-        return ParamDecl(name, "torch.Tensor", k.TENSOR, default, tensor.kw_only, tensor)
+        absent = None if tensor.optional is not None else REQUIRED
+        return ParamDecl(name, "torch.Tensor", k.TENSOR, absent, tensor.kw_only, tensor)
     fields = reader.mapping(raw, where, keys=PARAM_KEYS)
     kind = reader.attempt(f"{where}.type", lambda: k.parse_type(fields.get("type")))
     if kind is None:
@@ -322,7 +371,9 @@ def _read_param(reader: Reader, name: str, raw: Any) -> ParamDecl | None:
             default = convert(fields["default"], kind)
         except ValueMismatch as error:
             reader.report(f"{where}.default", f"{error}; the type is {fields['type']}")
-    return ParamDecl(name, str(fields["type"]), kind, default, reader.flag(fields.get("kw_only"), f"{where}.kw_only"))
+    return ParamDecl(
+        name, str(fields["type"]), kind, default, reader.flag(fields.get("kw_only"), f"{where}.kw_only")
+    )
 
 
 def _read_tensor(reader: Reader, name: str, raw: Any, role: str, keys: tuple[str, ...]) -> TensorDecl | None:
@@ -343,7 +394,7 @@ def _read_tensor(reader: Reader, name: str, raw: Any, role: str, keys: tuple[str
     requires = []
     for position, value in enumerate(reader.sequence(fields.get("requires"), f"{where}.requires")):
         place = f"{where}.requires[{position}]"
-        predicate = reader.attempt(place, lambda value=value, place=place: parse(value, place))
+        predicate = reader.attempt(place, partial(parse, value, place))
         if predicate is not None:
             requires.append(predicate)
     buffer = fields.get("buffer")
@@ -351,7 +402,9 @@ def _read_tensor(reader: Reader, name: str, raw: Any, role: str, keys: tuple[str
         reader.report(f"{where}.buffer", f"expected out, got {buffer!r}")
     device = fields.get("device")
     if device not in (None, "cpu"):
-        reader.report(f"{where}.device", f"expected cpu, got {device!r}; other tensors follow the call device")
+        reader.report(
+            f"{where}.device", f"expected cpu, got {device!r}; other tensors follow the call device"
+        )
     alias = fields.get("alias")
     if alias is not None and not isinstance(alias, str):
         reader.report(f"{where}.alias", f"expected the name of an input, got {alias!r}")
@@ -390,14 +443,14 @@ def _read_family(reader: Reader, name: str, raw: Any) -> TypeFamily | None:
     fields = reader.mapping(raw, where, keys=FAMILY_KEYS)
     formals = {}
     for formal, text in _named(reader, fields.get("params"), f"{where}.params"):
-        kind = reader.attempt(f"{where}.params.{formal}", lambda text=text: _formal_kind(text))
+        kind = reader.attempt(f"{where}.params.{formal}", partial(_formal_kind, text))
         if kind is not None:
             formals[formal] = kind
     subjects = fields.get("match")
     match = []
     for position, subject in enumerate(subjects if isinstance(subjects, list) else [subjects]):
         place = f"{where}.match[{position}]" if isinstance(subjects, list) else f"{where}.match"
-        expr = reader.attempt(place, lambda subject=subject, place=place: parse(subject, place))
+        expr = reader.attempt(place, partial(parse, subject, place))
         if expr is None:
             return None
         match.append(expr)
@@ -405,7 +458,7 @@ def _read_family(reader: Reader, name: str, raw: Any) -> TypeFamily | None:
     for position, raw_case in enumerate(reader.sequence(fields.get("cases"), f"{where}.cases")):
         place = f"{where}.cases[{position}]"
         case = reader.mapping(raw_case, place, keys=CASE_KEYS)
-        shape = reader.attempt(f"{place}.is", lambda case=case, place=place: parse_shape(case.get("is"), f"{place}.is"))
+        shape = reader.attempt(f"{place}.is", partial(parse_shape, case.get("is"), f"{place}.is"))
         if "when" not in case:
             reader.report(place, "the case has no when; give the value that it matches")
         elif shape is not None:
@@ -414,7 +467,10 @@ def _read_family(reader: Reader, name: str, raw: Any) -> TypeFamily | None:
             if len(values) == len(match):
                 cases.append(FamilyCase(values, shape))
             else:
-                reader.report(f"{place}.when", f"expected a list of {len(match)} values, one per subject of match, got {when!r}")
+                reader.report(
+                    f"{place}.when",
+                    f"expected a list of {len(match)} values, one per subject of match, got {when!r}",
+                )
     return TypeFamily(name, formals, tuple(match), tuple(cases))
 
 

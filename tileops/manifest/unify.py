@@ -1,6 +1,7 @@
 """Unification of abstract tensors: the inference plan executed on shapes and dtype names, without torch.
 
-Generated checks do the same on real tensors; both run the steps of `tileops.manifest.plan` and a property test holds them together.
+Generated checks do the same on real tensors; both run the steps of `tileops.manifest.plan` and a property
+test holds them together.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from tileops.manifest.plan import (
 from tileops.manifest.roofline import TensorFacts, output_facts
 
 
-def unify(op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]) -> dict[str, Any]:
+def unify(
+    op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]
+) -> dict[str, Any]:
     """Solves the indices of a call.
 
     Args:
@@ -49,7 +52,9 @@ def unify(op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, 
 
 
 class _Unifier:
-    def __init__(self, op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]) -> None:
+    def __init__(
+        self, op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]
+    ) -> None:
         self.fail = Failures(op)
         self.plan = plan
         self.branch: Branch = plan.branch
@@ -98,7 +103,9 @@ class _Unifier:
             case CheckDType(tensor=tensor, expr=expr):
                 where, _, _, _ = self._describe(tensor)
                 if self.tensors[tensor][1] != self._value(expr):
-                    raise self.fail.dtype(where, tensor, self.tensors[tensor][1], [self._value(expr)], self._origin(expr))
+                    raise self.fail.dtype(
+                        where, tensor, self.tensors[tensor][1], [self._value(expr)], self._origin(expr)
+                    )
             case CheckRank(tensor=tensor, fixed=fixed, segments=segments, open=at_least):
                 where, name, shape, text = self._describe(tensor)
                 axes = fixed + sum(len(self._value(segment)) for segment in segments)
@@ -118,19 +125,31 @@ class _Unifier:
             case CheckAxis(tensor=tensor, place=place, expr=expr):
                 where, _, shape, text = self._describe(tensor)
                 if shape[self._axis(place)] != self._value(expr):
-                    raise self.fail.axis(where, tensor, shape, self._axis(place), text, expr.text, self._value(expr), self._origin(expr))
+                    raise self.fail.axis(
+                        where,
+                        tensor,
+                        shape,
+                        self._axis(place),
+                        text,
+                        expr.text,
+                        self._value(expr),
+                        self._origin(expr),
+                    )
             case CheckSegment(tensor=tensor, place=place, expr=expr):
                 where, _, shape, text = self._describe(tensor)
-                wanted = tuple(self._value(expr))
-                start = self._offset(place)
-                if tuple(shape[start : start + len(wanted)]) != wanted:
+                wanted, begin = tuple(self._value(expr)), self._offset(place)
+                if tuple(shape[begin : begin + len(wanted)]) != wanted:
                     raise self.fail.segment(where, tensor, shape, text, expr.text, wanted, self._origin(expr))
             case Let(name=name, expr=expr):
                 self.values[name] = self._value(expr)
             case CheckRule(rule=rule):
                 if not self._value(rule):
-                    source = next(item.source for item in self.branch.signature.rules if item.where == rule.where)
-                    raise self.fail.rule(rule.where, source, {name: self.values[name] for name in sorted(rule.names)})
+                    source = next(
+                        item.source for item in self.branch.signature.shape_rules if item.where == rule.where
+                    )
+                    raise self.fail.rule(
+                        rule.where, source, {name: self.values[name] for name in sorted(rule.names)}
+                    )
             case CheckCombo(names=names, rows=rows):
                 got = tuple(self.values[name] for name in names)
                 if got not in rows:

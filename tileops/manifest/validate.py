@@ -1,8 +1,11 @@
-"""The validator: every static check of every entry, and for implemented entries the comparison with their classes.
+"""The validator: every static check of every entry, and for implemented entries the comparison with their
+classes.
 
-    python scripts/validate_manifest.py [--check-op NAME] [--levels schema,signature,bench] [--static] [--json]
+    python scripts/validate_manifest.py [--check-op NAME] [--levels schema,signature,bench] [--static]
+    [--json]
 
-Exit status 0: nothing found. 1: at least one error. 2: bad usage. Diagnostics are sorted and do not depend on hash order.
+Exit status 0: nothing found. 1: at least one error. 2: bad usage. Diagnostics are sorted and do not depend on
+hash order.
 """
 
 from __future__ import annotations
@@ -50,7 +53,10 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
         entry: the entry.
         names: every operator of the manifest, for references between entries.
     """
-    found = [Diagnostic(_level(problem.field), entry.file, entry.name, problem.field, problem.message) for problem in entry.problems]
+    found = [
+        Diagnostic(_level(problem.field), entry.file, entry.name, problem.field, problem.message)
+        for problem in entry.problems
+    ]
     broken_signature = any(problem.field.startswith("signature") for problem in entry.problems)
     broken_roofline = any(problem.field.startswith("roofline") for problem in entry.problems)
     for level, check in STATIC_CHECKS:
@@ -62,19 +68,37 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
             continue  # a row of an ill-formed signature says nothing new
         for field, message in check(entry):
             advisory = message.startswith("advisory: ")
-            found.append(Diagnostic(level, entry.file, entry.name, field, message.removeprefix("advisory: "), advisory))
+            found.append(
+                Diagnostic(level, entry.file, entry.name, field, message.removeprefix("advisory: "), advisory)
+            )
     for stage in entry.composition:
         if stage.op is not None and stage.op not in names:
-            found.append(Diagnostic("schema", entry.file, entry.name, "composition.stages", f"stage {stage.name}: there is no entry {stage.op!r}"))
+            found.append(
+                Diagnostic(
+                    "schema",
+                    entry.file,
+                    entry.name,
+                    "composition.stages",
+                    f"stage {stage.name}: there is no entry {stage.op!r}",
+                )
+            )
     return found
 
 
 def _level(field: str) -> str:
-    return "signature" if field.startswith(("signature", "workloads", "roofline.flops", "roofline.bytes")) else "schema"
+    return (
+        "signature"
+        if field.startswith(("signature", "workloads", "roofline.flops", "roofline.bytes"))
+        else "schema"
+    )
 
 
 def validate(
-    levels: Sequence[str] = LEVELS, only: str | None = None, directory: Path = loading.SPEC_DIR, *, code: bool = True
+    levels: Sequence[str] = LEVELS,
+    only: str | None = None,
+    directory: Path = loading.SPEC_DIR,
+    *,
+    code: bool = True,
 ) -> tuple[list[Diagnostic], int]:
     """Runs the checks.
 
@@ -109,10 +133,18 @@ def validate(
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of the validator."""
-    parser = argparse.ArgumentParser(prog="validate_manifest", description="Checks every entry of the operator manifest.")
+    parser = argparse.ArgumentParser(
+        prog="validate_manifest", description="Checks every entry of the operator manifest."
+    )
     parser.add_argument("--check-op", metavar="NAME", help="check one operator only")
-    parser.add_argument("--levels", default=",".join(LEVELS), help=f"comma-separated levels of {', '.join(LEVELS)}")
-    parser.add_argument("--static", action="store_true", help="do not compare entries with code; needs neither torch nor numba")
+    parser.add_argument(
+        "--levels", default=",".join(LEVELS), help=f"comma-separated levels of {', '.join(LEVELS)}"
+    )
+    parser.add_argument(
+        "--static",
+        action="store_true",
+        help="do not compare entries with code; needs neither torch nor numba",
+    )
     parser.add_argument("--json", action="store_true", help="print a list of diagnostics as JSON")
     parser.add_argument("--verbose", action="store_true", help="also print how long it took")
     parser.add_argument("--spec-dir", type=Path, default=loading.SPEC_DIR, help=argparse.SUPPRESS)
@@ -126,7 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     levels = [level.strip() for level in options.levels.split(",") if level.strip()]
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
-        print(f"--levels: unknown level {', '.join(unknown) or '(none)'}; known are {', '.join(LEVELS)}", file=sys.stderr)
+        print(
+            f"--levels: unknown level {', '.join(unknown) or '(none)'}; known are {', '.join(LEVELS)}",
+            file=sys.stderr,
+        )
         return 2
     start = time.perf_counter()
     try:

@@ -1,4 +1,6 @@
-"""YAML and caller values, converted to what a kind declares: a tuple for Shape and tuple[...], a list for Seq, a name for a dtype."""
+"""YAML and caller values, converted to what a kind declares: a tuple for Shape and tuple[...], a list for
+Seq, a name for a dtype.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tileops.manifest import kinds as k
-
 
 _WORDS = {k.INT: "an integer", k.REAL: "a float", k.BOOL: "True or False", k.STRING: "a string"}
 
@@ -20,12 +21,14 @@ class ValueMismatch(Exception):
 def convert(value: Any, kind: k.Kind, dtype_name: Callable[[Any], str | None] | None = None) -> Any:
     """`value` as the Python value of `kind`.
 
-    Ints are accepted from any type with ``__index__`` except bool, sequences from lists and tuples, and floats also from ints.
+    Ints are accepted from any type with ``__index__`` except bool, sequences from lists and tuples, and
+    floats also from ints.
 
     Args:
         value: what YAML, or a caller, gave.
         kind: what it has to be.
-        dtype_name: name of a dtype object, None where the value is no dtype. Without it, dtypes are given by name.
+        dtype_name: name of a dtype object, None where the value is no dtype. Without it, dtypes are given by
+            name.
 
     Raises:
         ValueMismatch: the value is not of the kind.
@@ -87,7 +90,7 @@ def _integer(value: Any) -> int:
 
 
 def _real(value: Any) -> float:
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, bool | str):
         raise ValueMismatch(f"expected a float, got {value!r}")
     if isinstance(value, float):
         return float(value)
@@ -104,7 +107,9 @@ def _real(value: Any) -> float:
     raise ValueMismatch(f"expected a float, got {value!r}")
 
 
-def _elements(value: Any, element: k.Kind, length: int | None, dtype_name: Callable[[Any], str | None] | None) -> list[Any]:
+def _elements(
+    value: Any, element: k.Kind, length: int | None, dtype_name: Callable[[Any], str | None] | None
+) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueMismatch(f"expected a list or tuple, got {value!r}")
     if length is not None and len(value) != length:
@@ -115,12 +120,21 @@ def _elements(value: Any, element: k.Kind, length: int | None, dtype_name: Calla
         raise ValueMismatch(f"{error} in {value!r}") from None
 
 
-def _first_member(value: Any, members: tuple[k.Kind, ...], dtype_name: Callable[[Any], str | None] | None) -> Any:
+def _first_member(
+    value: Any, members: tuple[k.Kind, ...], dtype_name: Callable[[Any], str | None] | None
+) -> Any:
     for member in members:
-        if isinstance(member, k.Real) and k.INT in members and not isinstance(value, float) and hasattr(value, "__index__"):
+        if (
+            isinstance(member, k.Real)
+            and k.INT in members
+            and not isinstance(value, float)
+            and hasattr(value, "__index__")
+        ):
             continue  # an int stays an int where both are accepted
         try:
             return convert(value, member, dtype_name)
         except ValueMismatch:
             continue
-    raise ValueMismatch(f"expected {' or '.join(_WORDS.get(member, str(member)) for member in members)}, got {value!r}")
+    raise ValueMismatch(
+        f"expected {' or '.join(_WORDS.get(member, str(member)) for member in members)}, got {value!r}"
+    )

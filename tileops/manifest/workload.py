@@ -1,9 +1,11 @@
-"""Workload rows as abstract calls: shapes, dtype names, parameters, presence and the values of metadata tensors. No torch here.
+"""Workload rows as abstract calls: shapes, dtype names, parameters, presence and the values of metadata
+tensors. No torch here.
 
     for call in cases(load_entry("GemmFwdOp")):
         call.case_id, call.params, call.inputs["a"].shape, call.inputs["a"].dtype
 
-A row fixes everything but ordinary tensor contents. After instantiation the call is inferred back from its tensors and must agree.
+A row fixes everything but ordinary tensor contents. After instantiation the call is inferred back from its
+tensors and must agree.
 """
 
 from __future__ import annotations
@@ -158,7 +160,8 @@ def instantiate(entry: Entry, position: int) -> list[Call]:
     """The calls of one row, one per dtype case.
 
     Raises:
-        RowError: the row misses or adds an index, a value is not of its kind, a refinement fails, or inference disagrees with the row.
+        RowError: the row misses or adds an index, a value is not of its kind, a refinement fails, or
+            inference disagrees with the row.
     """
     return _Row(entry, position).calls()
 
@@ -184,7 +187,10 @@ class _Row:
         known = {*self.signature.params, *self.signature.indices, "some", "dtype_cases", "label"}
         unknown = sorted((key for key in self.raw if key not in known), key=repr)
         if unknown:
-            raise self.error(None, f"unknown key {unknown[0]!r}; a row gives parameters, indices, some, dtype_cases and label")
+            raise self.error(
+                None,
+                f"unknown key {unknown[0]!r}; a row gives parameters, indices, some, dtype_cases and label",
+            )
         params = {name: self.raw[name] for name in self.signature.params if name in self.raw}
         try:
             failures = Failures(self.entry.name)
@@ -195,12 +201,20 @@ class _Row:
         except CheckError as error:
             raise self.error(None, f"refinement or parameter fails: {error}") from None
         some = self._some()
-        point.update({choice.name: choice.name in some for choice in _choices(self.entry) if not choice.at_construction and choice.name != OUT})
+        point.update(
+            {
+                choice.name: choice.name in some
+                for choice in _choices(self.entry)
+                if not choice.at_construction and choice.name != OUT
+            }
+        )
         point.update({choice.name: False for choice in _choices(self.entry) if choice.name == OUT})
         try:
             branch = branch_at(self.signature, _choices(self.entry), point)
             if branch.restrictions:
-                raise self.error(None, f"refinement fails: {branch.restrictions[0].source!r} rejects this combination")
+                raise self.error(
+                    None, f"refinement fails: {branch.restrictions[0].source!r} rejects this combination"
+                )
             plan = _plan(self.entry, branch.point)
         except RowError:
             raise
@@ -217,7 +231,9 @@ class _Row:
         for name in raw:
             if name not in allowed:
                 listed = ", ".join(sorted(allowed)) or "none"
-                raise self.error("some", f"{name!r} is not declared optional: true; such tensors are {listed}")
+                raise self.error(
+                    "some", f"{name!r} is not declared optional: true; such tensors are {listed}"
+                )
         if len(set(raw)) != len(raw):
             raise self.error("some", "a tensor is listed twice")
         return set(raw)
@@ -226,17 +242,25 @@ class _Row:
 
     def _relevant(self, branch: Branch) -> frozenset[str]:
         roofline = self.entry.roofline
-        return branch.relevant(*(formula for formula in (roofline.flops, roofline.bytes) if formula is not None))
+        return branch.relevant(
+            *(formula for formula in (roofline.flops, roofline.bytes) if formula is not None)
+        )
 
     def _dtype_cases(self, branch: Branch) -> list[dict[str, str]]:
-        wanted = [name for name in self.signature.indices if name in self._relevant(branch) and isinstance(self.signature.indices[name], k.DType)]
+        wanted = [
+            name
+            for name in self.signature.indices
+            if name in self._relevant(branch) and isinstance(self.signature.indices[name], k.DType)
+        ]
         raw = self.raw.get("dtype_cases")
         if not wanted:
             if raw is not None:
                 raise self.error("dtype_cases", "no dtype index is relevant here; remove the key")
             return [{}]
         if not isinstance(raw, list) or not raw:
-            raise self.error("dtype_cases", f"row misses dtype_cases; give a non-empty list over {', '.join(wanted)}")
+            raise self.error(
+                "dtype_cases", f"row misses dtype_cases; give a non-empty list over {', '.join(wanted)}"
+            )
         found = []
         for position, case in enumerate(raw):
             place = f"dtype_cases[{position}]"
@@ -252,7 +276,9 @@ class _Row:
 
     def _given(self, branch: Branch) -> dict[str, Any]:
         """Values of the indices that the row writes; checks that it writes exactly the relevant ones."""
-        relevant = {name for name in self._relevant(branch) if not isinstance(self.signature.indices[name], k.DType)}
+        relevant = {
+            name for name in self._relevant(branch) if not isinstance(self.signature.indices[name], k.DType)
+        }
         generated = self._generated(branch)
         given = {name for name in self.signature.indices if name in self.raw}
         missing = sorted(relevant - generated - given)
@@ -278,7 +304,12 @@ class _Row:
             if tensor.decl.values is None:
                 continue
             arguments = branch.reads([fold(tensor.decl.values, branch.facts)])
-            found |= {name for item in tensor.items for name in branch.reads([item.expr]) if name in self.signature.indices} - arguments
+            found |= {
+                name
+                for item in tensor.items
+                for name in branch.reads([item.expr])
+                if name in self.signature.indices
+            } - arguments
         return found
 
     def _list(self, name: str) -> Any:
@@ -292,7 +323,9 @@ class _Row:
             raise self.error(name, str(error).removeprefix(f"{self.where}.{name}: ")) from None
         function = call_name(expr.node) if isinstance(expr.node, ast.Call) else None
         if expr.names or function not in PRIMITIVES or PRIMITIVES[function].result != k.INTS:
-            raise self.error(name, f"expected a list or a call such as \"repeat(512, 64)\" over literals, got {raw!r}")
+            raise self.error(
+                name, f'expected a list or a call such as "repeat(512, 64)" over literals, got {raw!r}'
+            )
         try:
             return evaluate(expr, {})
         except ManifestError as error:
@@ -300,27 +333,61 @@ class _Row:
 
     # --- the call ---
 
-    def _call(self, label: str, params: Mapping[str, Any], values: Mapping[str, Any], plan: Plan, dtypes: Mapping[str, str]) -> Call:
+    def _call(
+        self,
+        label: str,
+        params: Mapping[str, Any],
+        values: Mapping[str, Any],
+        plan: Plan,
+        dtypes: Mapping[str, str],
+    ) -> Call:
         branch = plan.branch
         scope: dict[str, Any] = {**values, **self._given(branch), **dtypes}
         inputs = self._generate(branch, scope)
         self._define_lets(branch, scope)
         for name, tensor in branch.inputs.items():
             if name not in inputs:
-                inputs[name] = AbstractTensor(name, self._shape(branch, name, scope), evaluate(tensor.dtype, scope), None, tensor.decl.cpu)
+                inputs[name] = AbstractTensor(
+                    name,
+                    self._shape(branch, name, scope),
+                    evaluate(tensor.dtype, scope),
+                    None,
+                    tensor.decl.cpu,
+                )
         ordered = {name: inputs[name] for name in branch.inputs}
         facts: dict[str, TensorFacts] = {name: (item.shape, item.dtype) for name, item in ordered.items()}
         try:
             indices = unify(self.entry.name, plan, values, facts)
         except CheckError as error:
             raise self.error(None, f"refinement fails or a shape does not unify: {error}") from None
-        for name in {*dtypes, *(name for name in self.raw if name in self.signature.indices and self.signature.indices[name] != k.INTS)}:
+        for name in {
+            *dtypes,
+            *(
+                name
+                for name in self.raw
+                if name in self.signature.indices and self.signature.indices[name] != k.INTS
+            ),
+        }:
             if indices.get(name, scope[name]) != scope[name]:
-                raise self.error(name, f"the inferred {name} = {indices[name]!r} disagrees with the row's {scope[name]!r}")
+                raise self.error(
+                    name, f"the inferred {name} = {indices[name]!r} disagrees with the row's {scope[name]!r}"
+                )
         self._check_requires(branch, ordered, {**scope, **indices})
-        outputs = {name: AbstractTensor(name, shape, dtype) for name, (shape, dtype) in output_facts(branch, {**scope, **indices}).items()}
+        outputs = {
+            name: AbstractTensor(name, shape, dtype)
+            for name, (shape, dtype) in output_facts(branch, {**scope, **indices}).items()
+        }
         return Call(
-            self.entry, self._case_id(label, dtypes, values), label, self.position, params, values, {**scope, **indices}, ordered, outputs, branch
+            self.entry,
+            self._case_id(label, dtypes, values),
+            label,
+            self.position,
+            params,
+            values,
+            {**scope, **indices},
+            ordered,
+            outputs,
+            branch,
         )
 
     def _case_id(self, label: str, dtypes: Mapping[str, str], values: Mapping[str, Any]) -> str:
@@ -354,13 +421,21 @@ class _Row:
     def _generate(self, branch: Branch, scope: dict[str, Any]) -> dict[str, AbstractTensor]:
         """Runs the generators in order of dependence and unifies their results with the declared shapes."""
         found: dict[str, AbstractTensor] = {}
-        pending = {name: fold(tensor.decl.values, branch.facts) for name, tensor in branch.inputs.items() if tensor.decl.values is not None}
+        pending = {
+            name: fold(tensor.decl.values, branch.facts)
+            for name, tensor in branch.inputs.items()
+            if tensor.decl.values is not None
+        }
         while pending:
             self._define_lets(branch, scope)
             ready = [name for name, call in pending.items() if call.names <= scope.keys()]
             if not ready:
                 name, call = next(iter(pending.items()))
-                raise self.error(None, f"the values of {name} need {', '.join(sorted(call.names - scope.keys()))}, which nothing determines")
+                raise self.error(
+                    None,
+                    f"the values of {name} need {', '.join(sorted(call.names - scope.keys()))}, "
+                    "which nothing determines",
+                )
             name = ready[0]
             call = pending.pop(name)
             found[name] = self._generated_tensor(branch, name, call, scope)
@@ -370,7 +445,9 @@ class _Row:
                         scope[index] = size
         return found
 
-    def _generated_tensor(self, branch: Branch, name: str, call: Expr, scope: Mapping[str, Any]) -> AbstractTensor:
+    def _generated_tensor(
+        self, branch: Branch, name: str, call: Expr, scope: Mapping[str, Any]
+    ) -> AbstractTensor:
         decl = branch.inputs[name].decl
         assert isinstance(call.node, ast.Call)
         member = GENERATORS.get(call_name(call.node) or "")
@@ -391,17 +468,25 @@ class _Row:
         if values.size and (values.min() < facts.low or values.max() > facts.high):
             raise self.error(None, f"{decl.where}.values: a value of {call.source!r} does not fit {dtype}")
         if values.ndim != len(branch.inputs[name].items):
-            raise self.error(None, f"{decl.where}.values: {call.source!r} has {values.ndim} axes, the shape {branch.inputs[name].shape_text} has not")
+            raise self.error(
+                None,
+                f"{decl.where}.values: {call.source!r} has {values.ndim} axes, the shape "
+                f"{branch.inputs[name].shape_text} has not",
+            )
         return AbstractTensor(name, tuple(values.shape), dtype, values.astype(dtype), decl.cpu)
 
-    def _check_requires(self, branch: Branch, inputs: Mapping[str, AbstractTensor], scope: Mapping[str, Any]) -> None:
+    def _check_requires(
+        self, branch: Branch, inputs: Mapping[str, AbstractTensor], scope: Mapping[str, Any]
+    ) -> None:
         for name, tensor in branch.inputs.items():
             for predicate in tensor.decl.requires:
                 call = fold(predicate, branch.facts)
                 assert isinstance(call.node, ast.Call)
                 member = PREDICATES.get(call_name(call.node) or "")
                 if member is None:
-                    raise self.error(None, f"{predicate.where}: {predicate.source!r} calls no built-in predicate")
+                    raise self.error(
+                        None, f"{predicate.where}: {predicate.source!r} calls no built-in predicate"
+                    )
                 contents = {other: item.values for other, item in inputs.items() if item.values is not None}
                 positional, keywords = call_arguments(call, {**scope, **contents})
                 try:
@@ -409,14 +494,20 @@ class _Row:
                 except DomainError as error:
                     raise self.error(None, f"{predicate.where}: in {predicate.source!r}: {error}") from None
                 if not holds:
-                    raise self.error(None, f"{predicate.where}: requires {predicate.source!r} fails on the generated values of {name}")
+                    raise self.error(
+                        None,
+                        f"{predicate.where}: requires {predicate.source!r} fails on the generated "
+                        f"values of {name}",
+                    )
 
 
 def call_arguments(call: Expr, scope: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Values of the arguments of a generator or predicate call."""
     assert isinstance(call.node, ast.Call)
     positional = [evaluate(call.with_node(argument), scope) for argument in call.node.args]
-    keywords = {item.arg: evaluate(call.with_node(item.value), scope) for item in call.node.keywords if item.arg}
+    keywords = {
+        item.arg: evaluate(call.with_node(item.value), scope) for item in call.node.keywords if item.arg
+    }
     return positional, keywords
 
 

@@ -2,26 +2,30 @@
 
     sig = signature_for(load_entry("RMSNormFwdOp"))      cached per entry
     construction = sig.construct(normalized_shape=(4096,))
-        construction.params      dict, Python values as the op stores them (dtypes as torch.dtype), defaults filled in
+        construction.params      dict, Python values as the op stores them (dtypes as torch.dtype), defaults
+        filled in
         construction.values      dict, the same with dtypes by name, as expressions read them
     checked = sig.check_call(construction, (x, weight))  tensors in `sig.forward_order`, None where absent
         checked.indices          dict: parameters, solved indices, lets; dtypes by name
         checked.inputs           dict name -> (shape, dtype name) of the inputs that were passed
-        checked.outputs          tuple of Output(name, shape, dtype: torch.dtype), None where a nullable output is absent
+        checked.outputs          tuple of Output(name, shape, dtype: torch.dtype), None where a nullable
+        output is absent
         checked.written          names of written inputs ("out" included)
         checked.device           the call device (None without tensors)
     flops, bytes = sig.roofline(checked)
     sig.read_bytes(checked)
 
-    sig.name, sig.entry, sig.forward_order               ("x", "weight", "out" where declared, keyword-only inputs)
+    sig.name, sig.entry, sig.forward_order               ("x", "weight", "out" where declared, keyword-only
+    inputs)
     sig.params    tuple of ParamSlot(name, type, required, default, kw_only, is_tensor)
     sig.inputs    tuple of InputSlot(name, optional, kw_only, mutated, write_only, contiguous, cpu, metadata)
     sig.outputs   tuple of OutputSlot(name, nullable, buffer, alias)
     sig.has_boundary                                     calls are torch.library operators
     sig.source(construction, tensors present as a tuple of bool)   generated Python, for people
 
-A check function is generated once per branch (the parameters' discriminants and which tensors are passed), when first needed, under a lock,
-and registered with `linecache`, so a traceback shows its lines. Every failure is a `tileops.errors.CheckError`.
+A check function is generated once per branch (the parameters' discriminants and which tensors are passed),
+when first needed, under a lock, and registered with `linecache`, so a traceback shows its lines. Every
+failure is a `tileops.errors.CheckError`.
 """
 
 from __future__ import annotations
@@ -34,7 +38,12 @@ from typing import Any, NamedTuple
 import torch
 
 from tileops.manifest.branch import Branch, branch_at, construction_values, discriminants
-from tileops.manifest.construction import ConstructionChecks, bind_parameters, check_construction, construction_checks
+from tileops.manifest.construction import (
+    ConstructionChecks,
+    bind_parameters,
+    check_construction,
+    construction_checks,
+)
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
 from tileops.manifest.expr import NAMESPACE, Expr
@@ -58,7 +67,9 @@ __all__ = [
     "signature_for",
 ]
 
-_TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)}
+_TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)
+}
 _DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in _TORCH_DTYPES.items()}
 
 
@@ -74,7 +85,9 @@ class ParamSlot(NamedTuple):
 
 
 class InputSlot(NamedTuple):
-    """A call-time input. `optional`: it may be None on some call; `metadata`: its contents are lengths, offsets or indices."""
+    """A call-time input. `optional`: it may be None on some call; `metadata`: its contents are lengths,
+    offsets or indices.
+    """
 
     name: str
     optional: bool
@@ -87,7 +100,9 @@ class InputSlot(NamedTuple):
 
 
 class OutputSlot(NamedTuple):
-    """An output. `nullable`: it may be None; `buffer`: ``out`` may be passed for it; `alias`: the input that it may be."""
+    """An output. `nullable`: it may be None; `buffer`: ``out`` may be passed for it; `alias`: the input that
+    it may be.
+    """
 
     name: str
     nullable: bool
@@ -155,7 +170,8 @@ class CallSignature:
             for decl in signature.inputs.values()
         )
         self.outputs = tuple(
-            OutputSlot(decl.name, decl.nullable is not None, decl.buffer, decl.alias) for decl in signature.outputs.values()
+            OutputSlot(decl.name, decl.nullable is not None, decl.buffer, decl.alias)
+            for decl in signature.outputs.values()
         )
 
     # --- construction ---
@@ -171,9 +187,13 @@ class CallSignature:
         key = tuple(point.values())
         checks = self._construction_checks.get(key)
         if checks is None:
-            checks = self._construction_checks[key] = construction_checks(self._signature, self._choices, point)
+            checks = self._construction_checks[key] = construction_checks(
+                self._signature, self._choices, point
+            )
         check_construction(checks, self._failures, self._signature, values)
-        python = {name: _as_python(value, self._signature.params[name].kind) for name, value in values.items()}
+        python = {
+            name: _as_python(value, self._signature.params[name].kind) for name, value in values.items()
+        }
         return Construction(values, python, point)
 
     # --- calls ---
@@ -213,7 +233,9 @@ class CallSignature:
             if decl.optional is None and not given[name]:
                 raise self._failures.missing_tensor(decl.where, name)
         point = dict(construction.point)
-        point.update({choice.name: given[choice.name] for choice in self._choices if not choice.at_construction})
+        point.update(
+            {choice.name: given[choice.name] for choice in self._choices if not choice.at_construction}
+        )
         branch = branch_at(signature, self._choices, point)
         for name, decl in signature.inputs.items():
             if isinstance(decl.optional, Expr) and branch.facts.present[name] != given[name]:
@@ -222,12 +244,18 @@ class CallSignature:
                 raise self._failures.missing_tensor(decl.where, name, decl.optional.source)
         if branch.restrictions:
             rule = branch.restrictions[0]
-            shown = {name: construction.values[name] for name in sorted(rule.names | rule.tested) if name in construction.values}
+            shown = {
+                name: construction.values[name]
+                for name in sorted(rule.names | rule.tested)
+                if name in construction.values
+            }
             shown |= {f"present({name})": branch.present(name) for name in sorted(rule.tested)}
             raise self._failures.restriction(rule.where, rule.source, shown)
         return branch
 
-    def _maker(self, construction: Construction, presence: tuple[bool, ...]) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
+    def _maker(
+        self, construction: Construction, presence: tuple[bool, ...]
+    ) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
         key = (*construction.point.values(), *presence)
         maker = self._makers.get(key)
         if maker is None:
@@ -237,7 +265,9 @@ class CallSignature:
                     maker = self._makers[key] = self._generate(key, self.branch(construction, presence))
         return maker
 
-    def _generate(self, key: tuple[Any, ...], branch: Branch) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
+    def _generate(
+        self, key: tuple[Any, ...], branch: Branch
+    ) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
         source = emit_call_check(self.name, plan_branch(branch))
         filename = f"<tileops.{self.entry.family}.{self.name} check {len(self._sources)}>"
         namespace = _NAMESPACE | {"_fail": self._failures, "_branch": branch}
@@ -311,7 +341,8 @@ def signature_for(entry: Entry) -> CallSignature:
     """The generated checks of `entry`, made once.
 
     Raises:
-        CheckError: never here; a malformed entry fails where its branch is first needed, naming the declaration.
+        CheckError: never here; a malformed entry fails where its branch is first needed, naming the
+            declaration.
     """
     known = _signatures.get(entry.name)
     if known is None or known.entry is not entry:
@@ -320,4 +351,3 @@ def signature_for(entry: Entry) -> CallSignature:
             if known is None or known.entry is not entry:
                 known = _signatures[entry.name] = CallSignature(entry)
     return known
-

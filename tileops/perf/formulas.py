@@ -1,7 +1,9 @@
-"""Costs that no inline formula expresses: ``f(call) -> (flops, bytes)``, named by `roofline.func` of an entry.
+"""Costs that no inline formula expresses: ``f(call) -> (flops, bytes)``, named by `roofline.func` of an
+entry.
 
-`call` is a `tileops.manifest.roofline.CallView`. FLOPs are the least arithmetic of the algorithm, one per add, multiply, divide,
-transcendental or select; bytes the least traffic, each distinct element that is needed once. No torch here.
+`call` is a `tileops.manifest.roofline.CallView`. FLOPs are the least arithmetic of the algorithm, one per
+add, multiply, divide, transcendental or select; bytes the least traffic, each distinct element that is needed
+once. No torch here.
 """
 
 from __future__ import annotations
@@ -9,8 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 
-def visible_range(query: int, s_q: int, s_kv: int, is_causal: bool, window_left: int, window_right: int) -> tuple[int, int]:
-    """Keys ``[first, stop)`` that one query sees, aligned at the bottom right: query i sits at key position ``i + s_kv - s_q``."""
+def visible_range(
+    query: int, s_q: int, s_kv: int, is_causal: bool, window_left: int, window_right: int
+) -> tuple[int, int]:
+    """Keys ``[first, stop)`` that one query sees, aligned at the bottom right: query i sits at key position
+    ``i + s_kv - s_q``.
+    """
     position = query + s_kv - s_q
     last = s_kv - 1
     if is_causal:
@@ -21,7 +27,9 @@ def visible_range(query: int, s_q: int, s_kv: int, is_causal: bool, window_left:
     return (first, last + 1) if last >= first else (0, 0)
 
 
-def visible_scores(s_q: int, s_kv: int, is_causal: bool, window_left: int = -1, window_right: int = -1) -> int:
+def visible_scores(
+    s_q: int, s_kv: int, is_causal: bool, window_left: int = -1, window_right: int = -1
+) -> int:
     """Number of (query, key) pairs that the mask lets through, in closed form per side of the window.
 
     A query at position p sees keys max(0, p - left) .. min(s_kv - 1, p + right); causal is right = 0.
@@ -46,20 +54,24 @@ def _clamped_sum(start: int, stop: int, high: int) -> int:
 
 def _keys_needed(s_q: int, s_kv: int, is_causal: bool, window_left: int, window_right: int) -> int:
     """Keys that at least one query sees; neighbouring queries see overlapping or adjoining ranges."""
-    ranges = [visible_range(query, s_q, s_kv, is_causal, window_left, window_right) for query in _edge_queries(s_q, s_kv)]
+    ranges = [
+        visible_range(query, s_q, s_kv, is_causal, window_left, window_right)
+        for query in _edge_queries(s_q, s_kv)
+    ]
     seen = [span for span in ranges if span[1] > span[0]]
     return max(stop for _, stop in seen) - min(first for first, _ in seen) if seen else 0
 
 
 def _edge_queries(s_q: int, s_kv: int) -> list[int]:
-    """Queries whose ranges bound the union: the first and last, and the first at a key position that exists."""
+    """Queries whose ranges bound the union: first, last, and the first at a key position that exists."""
     candidates = {0, s_q - 1, s_q - s_kv, s_q - s_kv - 1}
     return sorted(query for query in candidates if 0 <= query < s_q)
 
 
 def gqa_dense_fwd(call: Any) -> tuple[int, int]:
-    """Grouped-query attention: ``4 D + 5`` per visible score (two products and the softmax), 3 more with a soft cap, and one division per
-    output element; fused rotation adds 4 per rotated element of q and k. Reads the keys and values that some query sees.
+    """Grouped-query attention: ``4 D + 5`` per visible score (two products and the softmax), 3 more with a
+    soft cap, and one division per output element; fused rotation adds 4 per rotated element of q and k. Reads
+    the keys and values that some query sees.
     """
     index = call.indices
     batch, heads, kv_heads, head_dim = index["B"], index["H"], index["H_kv"], index["D"]
@@ -68,7 +80,11 @@ def gqa_dense_fwd(call: Any) -> tuple[int, int]:
     per_score = 4 * head_dim + 5 + (3 if call.present("softcap") else 0)
     flops = batch * heads * (visible_scores(s_q, s_kv, *mask) * per_score + s_q * head_dim)
     keys = _keys_needed(s_q, s_kv, *mask)
-    moved = call.bytes("q") + call.bytes("o") + sum(call.bytes(name) for name in ("q_scale", "k_scale", "v_scale"))
+    moved = (
+        call.bytes("q")
+        + call.bytes("o")
+        + sum(call.bytes(name) for name in ("q_scale", "k_scale", "v_scale"))
+    )
     if s_kv:
         moved += (call.bytes("k") + call.bytes("v")) * keys // s_kv
     if index["pos_encoding_mode"] == "rope":

@@ -1,9 +1,10 @@
-"""The closed expression language of the manifest: one string, parsed once, then checked, folded, evaluated or rendered.
+"""The closed expression language of the manifest: one string, parsed once, then checked, folded, evaluated or
+rendered.
 
-    parse("2 * M // groups", where)      the allow-list of constructs; errors point into the string
-    infer(expr, scope)                   its kind, with guards narrowing what follows them
-    fold(expr, facts)                    what is left at a point of the discriminants
-    evaluate(expr, values)               its value; `render(expr)` is the Python that generated code uses
+parse("2 * M // groups", where)      the allow-list of constructs; errors point into the string
+infer(expr, scope)                   its kind, with guards narrowing what follows them
+fold(expr, facts)                    what is left at a point of the discriminants
+evaluate(expr, values)               its value; `render(expr)` is the Python that generated code uses
 """
 
 from __future__ import annotations

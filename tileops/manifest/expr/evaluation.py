@@ -1,8 +1,11 @@
-"""Evaluation: an expression as a compiled Python function of its names. Rendering for generated code is the same rewriting."""
+"""Evaluation: an expression as a compiled Python function of its names. Rendering for generated code is the
+same rewriting.
+"""
 
 from __future__ import annotations
 
 import ast
+import copy
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -26,7 +29,18 @@ class EvaluationError(ManifestError):
 
 
 #: What evaluating an expression of the language may raise.
-UNDEFINED = (DomainError, ArithmeticError, TypeError, ValueError, IndexError, KeyError, NameError, AttributeError, MemoryError, RecursionError)
+UNDEFINED = (
+    DomainError,
+    ArithmeticError,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    NameError,
+    AttributeError,
+    MemoryError,
+    RecursionError,
+)
 
 
 def describe_undefined(source: str, cause: object) -> str:
@@ -40,7 +54,9 @@ def mangled(name: str) -> str:
 
 
 #: Every primitive by its Python name, for evaluation and for generated modules.
-NAMESPACE: dict[str, Any] = {mangled(name): member.function for name, member in PRIMITIVES.items()} | {"inf": math.inf}
+NAMESPACE: dict[str, Any] = {mangled(name): member.function for name, member in PRIMITIVES.items()} | {
+    "inf": math.inf
+}
 
 
 class _ToPython(ast.NodeTransformer):
@@ -59,14 +75,14 @@ class _ToPython(ast.NodeTransformer):
         arguments = [self.visit(argument) for argument in node.args]
         keywords = [ast.keyword(item.arg, self.visit(item.value)) for item in node.keywords]
         if name == "bytes":
-            return ast.Call(ast.Name("bytes_of", ast.Load()), [ast.Constant(ast.unparse(item)) for item in node.args], [])
+            return ast.Call(
+                ast.Name("bytes_of", ast.Load()), [ast.Constant(ast.unparse(item)) for item in node.args], []
+            )
         return ast.Call(ast.Name(mangled(name or ""), ast.Load()), arguments, keywords)
 
 
 def to_python(node: ast.expr) -> ast.expr:
     """A Python AST that computes `node` in `NAMESPACE` plus the names that it reads."""
-    import copy
-
     return _ToPython().visit(copy.deepcopy(node))
 
 
@@ -108,6 +124,6 @@ def evaluate(
     scope["is_present"] = present if present is not None else lambda name: values.get(name) is not None
     scope["bytes_of"] = bytes_of
     try:
-        return eval(_compiled(expr), scope)  # noqa: S307 - the AST passed the allow-list of tileops.manifest.expr.syntax
+        return eval(_compiled(expr), scope)
     except UNDEFINED as error:
         raise EvaluationError(expr, error) from None

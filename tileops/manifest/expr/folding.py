@@ -1,4 +1,6 @@
-"""Folding: what is left of an expression once some names are known, as at a point of an entry's discriminants."""
+"""Folding: what is left of an expression once some names are known, as at a point of an entry's
+discriminants.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def fold(expr: Expr, facts: Facts) -> Expr:
-    """`expr` with everything decided that `facts` decide. The result is a constant, or keeps only what is still open."""
+    """`expr` with everything decided that `facts` decide. The result is a constant, or keeps only what is
+    still open.
+    """
     node = _fold(expr.node, facts)
     return expr if node is expr.node else expr.with_node(node)
 
@@ -103,17 +107,28 @@ def _fold(node: ast.expr, facts: Facts) -> ast.expr:
         case ast.Call():
             return _fold_call(node, facts)
         case ast.Tuple(elts=elements):
-            return ast.copy_location(ast.Tuple([_fold(element, facts) for element in elements], ast.Load()), node)
+            return ast.copy_location(
+                ast.Tuple([_fold(element, facts) for element in elements], ast.Load()), node
+            )
         case ast.Subscript(value=value, slice=index):
             if isinstance(index, ast.Slice):
-                parts = [None if part is None else _fold(part, facts) for part in (index.lower, index.upper, index.step)]
-                return ast.copy_location(ast.Subscript(_fold(value, facts), ast.Slice(*parts), ast.Load()), node)
-            return ast.copy_location(ast.Subscript(_fold(value, facts), _fold(index, facts), ast.Load()), node)
+                parts = [
+                    None if part is None else _fold(part, facts)
+                    for part in (index.lower, index.upper, index.step)
+                ]
+                return ast.copy_location(
+                    ast.Subscript(_fold(value, facts), ast.Slice(*parts), ast.Load()), node
+                )
+            return ast.copy_location(
+                ast.Subscript(_fold(value, facts), _fold(index, facts), ast.Load()), node
+            )
     return node
 
 
 def _fold_bool(node: ast.BoolOp, values: list[ast.expr], conjunction: bool, facts: Facts) -> ast.expr:
-    """Operands that do not matter are dropped; one that decides makes the whole a constant, wherever it stands."""
+    """Operands that do not matter are dropped; one that decides makes the whole a constant, wherever it
+    stands.
+    """
     kept: list[ast.expr] = []
     for value in values:
         folded = _fold(value, facts)
@@ -150,25 +165,38 @@ def _fold_compare(
         # `condition == True` is the condition, `condition == False` its negation.
         for mine, other in ((0, 1), (1, 0)):
             if isinstance(values[mine], bool) and _is_condition(operands[other]):
-                return operands[other] if values[mine] else ast.copy_location(ast.UnaryOp(ast.Not(), operands[other]), node)
+                return (
+                    operands[other]
+                    if values[mine]
+                    else ast.copy_location(ast.UnaryOp(ast.Not(), operands[other]), node)
+                )
     return ast.copy_location(ast.Compare(operands[0], ops, operands[1:]), node)
 
 
 def _is_condition(node: ast.expr) -> bool:
-    return isinstance(node, ast.Compare | ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+    return isinstance(node, ast.Compare | ast.BoolOp) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    )
 
 
 def _fold_call(node: ast.Call, facts: Facts) -> ast.expr:
     subject = presence_name(node)
     if subject is not None:
         return _constant(facts.present[subject], node) if subject in facts.present else node
-    arguments = [argument if isinstance(argument, ast.GeneratorExp) else _fold(argument, facts) for argument in node.args]
+    arguments = [
+        argument if isinstance(argument, ast.GeneratorExp) else _fold(argument, facts)
+        for argument in node.args
+    ]
     keywords = [ast.keyword(item.arg, _fold(item.value, facts)) for item in node.keywords]
     values = [_value(item) for item in [*arguments, *(item.value for item in keywords)]]
     name = call_name(node) or ""
     if values and all(value is not _UNKNOWN for value in values) and name in PRIMITIVES:
         positional = values[: len(arguments)]
-        named = {item.arg: value for item, value in zip(keywords, values[len(arguments) :], strict=True) if item.arg}
+        named = {
+            item.arg: value
+            for item, value in zip(keywords, values[len(arguments) :], strict=True)
+            if item.arg
+        }
         try:
             result = PRIMITIVES[name].function(*positional, **named)
         except (DomainError, ArithmeticError, TypeError, KeyError):

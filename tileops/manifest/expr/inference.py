@@ -1,4 +1,6 @@
-"""Kind inference with guard narrowing: every expression of an entry has a kind, or an error that names the construct."""
+"""Kind inference with guard narrowing: every expression of an entry has a kind, or an error that names the
+construct.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ class _Inference:
                     inner = self.narrow(value, isinstance(op, ast.And), inner)
                 return k.BOOL
             case ast.Compare(left=left, ops=ops, comparators=comparators):
-                for op, first, second in zip(ops, [left, *comparators], comparators, strict=False):
-                    self._comparison(op, first, second, scope)
+                for link, first, second in zip(ops, [left, *comparators], comparators, strict=False):
+                    self._comparison(link, first, second, scope)
                 return k.BOOL
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self._conditional(node, test, body, orelse, scope)
@@ -115,7 +117,9 @@ class _Inference:
         if kind is None:
             raise self.expr.error(f"{name!r} is not declared; declare it in params", node)
         if isinstance(kind, k.Maybe):
-            raise self.expr.error(f"{name}.value is read where {name} may be absent; guard it with present({name})", node)
+            raise self.expr.error(
+                f"{name}.value is read where {name} may be absent; guard it with present({name})", node
+            )
         if name not in scope.present:
             raise self.expr.error(f"{name!r} is of kind {kind}, which has no payload; write {name}", node)
         return kind
@@ -129,7 +133,9 @@ class _Inference:
         hint = ""
         if isinstance(kind, k.Maybe) and isinstance(node, ast.Name):
             hint = f"; guard it with present({node.id}) and read {node.id}.value"
-        raise self.expr.error(f"arithmetic needs numbers, {ast.unparse(node)!r} is of kind {kind}{hint}", node)
+        raise self.expr.error(
+            f"arithmetic needs numbers, {ast.unparse(node)!r} is of kind {kind}{hint}", node
+        )
 
     def _arithmetic(self, node: ast.BinOp, scope: Scope) -> k.Kind:
         left, right = self._numeric(node.left, scope), self._numeric(node.right, scope)
@@ -144,7 +150,9 @@ class _Inference:
     def _condition(self, node: ast.expr, scope: Scope) -> None:
         kind = self.kind(node, scope)
         if not scope.unreachable and kind != k.BOOL:
-            raise self.expr.error(f"a condition is of kind Bool, {ast.unparse(node)!r} is of kind {kind}", node)
+            raise self.expr.error(
+                f"a condition is of kind Bool, {ast.unparse(node)!r} is of kind {kind}", node
+            )
 
     def _comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr, scope: Scope) -> None:
         first, second = self.kind(left, scope), self.kind(right, scope)
@@ -152,7 +160,9 @@ class _Inference:
             return
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(second, k.Seq | k.Shape):
-                raise self.expr.error(f"'in' needs a sequence on its right, {ast.unparse(right)!r} is of kind {second}", right)
+                raise self.expr.error(
+                    f"'in' needs a sequence on its right, {ast.unparse(right)!r} is of kind {second}", right
+                )
             for literal in _literals(right) or ():
                 self._check_literal(left, first, literal, right)
             return
@@ -162,14 +172,19 @@ class _Inference:
                     self._check_literal(subject, kind, other.value, other)
                     return
             if k.join(first, second) is None and not (k.fits(first, k.NUMBER) and k.fits(second, k.NUMBER)):
-                raise self.expr.error(f"{first} and {second} are never equal: compare values of one kind", left)
+                raise self.expr.error(
+                    f"{first} and {second} are never equal: compare values of one kind", left
+                )
             return
         for subject, kind in ((left, first), (right, second)):
             if not k.fits(kind, k.NUMBER):
                 hint = ""
                 if isinstance(kind, k.Maybe) and isinstance(subject, ast.Name):
                     hint = f"; guard it with present({subject.id}) and read {subject.id}.value"
-                raise self.expr.error(f"an order comparison needs numbers, {ast.unparse(subject)!r} is of kind {kind}{hint}", subject)
+                raise self.expr.error(
+                    f"an order comparison needs numbers, {ast.unparse(subject)!r} is of kind {kind}{hint}",
+                    subject,
+                )
 
     def _check_literal(self, subject: ast.expr, kind: k.Kind, literal: Any, at: ast.expr) -> None:
         inner = kind.inner if isinstance(kind, k.Maybe) else kind
@@ -184,12 +199,20 @@ class _Inference:
                 raise self.expr.error(f"{literal!r} is no dtype; known are {', '.join(DTYPES)}", at)
         else:
             if k.join(inner, _literal_kind(literal)) is None:
-                raise self.expr.error(f"{ast.unparse(subject)!r} is of kind {kind} and never equals {literal!r}", at)
+                raise self.expr.error(
+                    f"{ast.unparse(subject)!r} is of kind {kind} and never equals {literal!r}", at
+                )
             return
         if literal not in known:
-            raise self.expr.error(f"{literal!r} is no value of {ast.unparse(subject)!r}, which takes {', '.join(map(repr, known))}", at)
+            raise self.expr.error(
+                f"{literal!r} is no value of {ast.unparse(subject)!r}, which takes "
+                f"{', '.join(map(repr, known))}",
+                at,
+            )
 
-    def _conditional(self, node: ast.expr, test: ast.expr, body: ast.expr, orelse: ast.expr, scope: Scope) -> k.Kind:
+    def _conditional(
+        self, node: ast.expr, test: ast.expr, body: ast.expr, orelse: ast.expr, scope: Scope
+    ) -> k.Kind:
         self._condition(test, scope)
         when, unless = self.narrow(test, True, scope), self.narrow(test, False, scope)
         first, second = self.kind(body, when), self.kind(orelse, unless)
@@ -197,7 +220,9 @@ class _Inference:
             return second if when.unreachable else first
         common = k.join(first, second)
         if common is None:
-            raise self.expr.error(f"the arms of the conditional are of different kinds, {first} and {second}", node)
+            raise self.expr.error(
+                f"the arms of the conditional are of different kinds, {first} and {second}", node
+            )
         return common
 
     # --- calls and access ---
@@ -208,9 +233,15 @@ class _Inference:
             kind = scope.kind(subject)
             known = subject in scope.present or subject in scope.absent
             if kind is None and not known:
-                raise self.expr.error(f"{subject!r} is not declared; present takes a tensor or a parameter that may be None", node)
+                raise self.expr.error(
+                    f"{subject!r} is not declared; present takes a tensor or a parameter that may be None",
+                    node,
+                )
             if not known and not isinstance(kind, k.Maybe | k.Tensor):
-                raise self.expr.error(f"{subject!r} is of kind {kind} and always present; present takes what may be absent", node)
+                raise self.expr.error(
+                    f"{subject!r} is of kind {kind} and always present; present takes what may be absent",
+                    node,
+                )
             return k.BOOL
         name = call_name(node) or ""
         if name == "bytes" and scope.allow_bytes:
@@ -240,7 +271,10 @@ class _Inference:
         for clause in node.generators:
             source = self.kind(clause.iter, inner)
             if not isinstance(source, k.Seq | k.Shape):
-                raise self.expr.error(f"a comprehension runs over a sequence, {ast.unparse(clause.iter)!r} is of kind {source}", clause.iter)
+                raise self.expr.error(
+                    f"a comprehension runs over a sequence, {ast.unparse(clause.iter)!r} is of kind {source}",
+                    clause.iter,
+                )
             assert isinstance(clause.target, ast.Name)
             element = k.DIM if isinstance(source, k.Shape) else source.element
             inner = replace(inner, bound={**inner.bound, clause.target.id: element})
@@ -252,7 +286,9 @@ class _Inference:
     def _subscript(self, node: ast.expr, value: ast.expr, index: ast.expr, scope: Scope) -> k.Kind:
         kind = self.kind(value, scope)
         if not isinstance(kind, k.Seq | k.Shape):
-            raise self.expr.error(f"only sequences are indexed, {ast.unparse(value)!r} is of kind {kind}", node)
+            raise self.expr.error(
+                f"only sequences are indexed, {ast.unparse(value)!r} is of kind {kind}", node
+            )
         if isinstance(index, ast.Slice):
             for part in (index.lower, index.upper, index.step):
                 if part is not None and not k.fits(self.kind(part, scope), k.INT):
@@ -292,14 +328,18 @@ class _Inference:
         scope = replace(scope, absent=scope.absent | {name})
         return scope.with_kind(name, k.NONE) if isinstance(kind, k.Maybe) else scope
 
-    def _narrow_comparison(self, name: str, op: ast.cmpop, right: ast.expr, truth: bool, scope: Scope) -> Scope:
+    def _narrow_comparison(
+        self, name: str, op: ast.cmpop, right: ast.expr, truth: bool, scope: Scope
+    ) -> Scope:
         kind = scope.kind(name)
         literals = _literals(right)
         if kind is None or literals is None or name in scope.bound:
             return scope
         if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
             positive = isinstance(op, ast.Eq | ast.In) is truth
-            return scope.with_kind(name, k.restrict(kind, literals) if positive else k.exclude(kind, literals))
+            return scope.with_kind(
+                name, k.restrict(kind, literals) if positive else k.exclude(kind, literals)
+            )
         return scope
 
 

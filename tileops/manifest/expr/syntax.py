@@ -1,12 +1,14 @@
-"""Expressions and shapes as syntax: parsing, the allow-list of constructs, and errors that point into the string.
+"""Expressions and shapes as syntax: parsing, the allow-list of constructs, and errors that point into the
+string.
 
-An expression is a Python expression restricted to table 10 of the language, kept as a Python AST. Constructs outside it are refused by
-name, the seven rejected rule forms with the rewrite to use.
+An expression is a Python expression restricted to table 10 of the language, kept as a Python AST. Constructs
+outside it are refused by name, the seven rejected rule forms with the rewrite to use.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ COMPREHENSION_CALLS = ("all", "sum", "max", "min")
 
 
 class ExpressionError(ManifestError):
-    """An expression is outside the language or ill-kinded. The message has the declaration, the string and the column."""
+    """An expression is outside the language or ill-kinded. The message has the declaration, the string and
+    the column.
+    """
 
     def __init__(self, where: str, source: str, message: str, node: ast.AST | None = None) -> None:
         column = getattr(node, "col_offset", None)
@@ -44,7 +48,9 @@ class Expr:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Free names that the value depends on; a tensor that is only tested with `present` is not among them."""
+        """Free names that the value depends on; a tensor that is only tested with `present` is not among
+        them.
+        """
         return frozenset(_free_names(self.node, frozenset()))
 
     @cached_property
@@ -114,8 +120,8 @@ def _free_names(node: ast.AST, bound: frozenset[str]) -> Iterator[str]:
                     yield from _free_names(condition, inner)
             yield from _free_names(element, inner)
         case _:
-            for child in ast.iter_child_nodes(node):
-                yield from _free_names(child, bound)
+            for part in ast.iter_child_nodes(node):
+                yield from _free_names(part, bound)
 
 
 def parse(source: object, where: str) -> Expr:
@@ -124,7 +130,7 @@ def parse(source: object, where: str) -> Expr:
     Raises:
         ExpressionError: it is no expression of the language.
     """
-    if isinstance(source, bool) or isinstance(source, int):
+    if isinstance(source, bool | int):
         source = str(source)
     if not isinstance(source, str):
         raise ExpressionError(where, str(source), "an expression is written as a string")
@@ -176,18 +182,26 @@ def _allow(node: ast.AST, expr: Expr) -> None:
             children = list(values)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             _reject_identity(node, expr)
-            for op in ops:
-                if not isinstance(op, _COMPARE):
-                    raise expr.error(f"the comparison {_symbol(op)} {_OUTSIDE}", node)
+            for comparison in ops:
+                if not isinstance(comparison, _COMPARE):
+                    raise expr.error(f"the comparison {_symbol(comparison)} {_OUTSIDE}", node)
             children = [left, *comparators]
         case ast.IfExp(test=test, body=body, orelse=orelse):
             children = [test, body, orelse]
         case ast.Subscript(value=value, slice=index):
-            children = [value, *([part for part in (index.lower, index.upper, index.step) if part] if isinstance(index, ast.Slice) else [index])]
+            children = [
+                value,
+                *(
+                    [part for part in (index.lower, index.upper, index.step) if part]
+                    if isinstance(index, ast.Slice)
+                    else [index]
+                ),
+            ]
         case ast.Attribute(value=ast.Name(), attr=attribute):
             if attribute == "shape":
                 raise expr.error(
-                    'rules do not read a tensor\'s shape; declare it on the tensor, for example x: {shape: "[B, S, H, D]"}, '
+                    "rules do not read a tensor's shape; declare it on the tensor, for example x: "
+                    '{shape: "[B, S, H, D]"}, '
                     "and give two tensors of one shape the same shape term",
                     node,
                 )
@@ -197,7 +211,9 @@ def _allow(node: ast.AST, expr: Expr) -> None:
         case ast.SetComp() | ast.Set():
             raise expr.error(f"a set {_OUTSIDE}; to require distinct axes write unique_axes(dim, n)", node)
         case ast.GeneratorExp():
-            raise expr.error(f"a comprehension is allowed only as the argument of {', '.join(COMPREHENSION_CALLS)}", node)
+            raise expr.error(
+                f"a comprehension is allowed only as the argument of {', '.join(COMPREHENSION_CALLS)}", node
+            )
         case _:
             raise expr.error(f"{_describe(node)} {_OUTSIDE}", node)
     for child in children:
@@ -207,9 +223,13 @@ def _allow(node: ast.AST, expr: Expr) -> None:
 def _allow_call(node: ast.Call, expr: Expr) -> list[ast.AST]:
     name = call_name(node)
     if name is None:
-        raise expr.error(f"the call of {ast.unparse(node.func)!r} {_OUTSIDE}; only built-in primitives are called", node)
+        raise expr.error(
+            f"the call of {ast.unparse(node.func)!r} {_OUTSIDE}; only built-in primitives are called", node
+        )
     if name == "isinstance":
-        raise expr.error("isinstance is not built in; per_axis(p, i, n) reads an int-or-sequence parameter", node)
+        raise expr.error(
+            "isinstance is not built in; per_axis(p, i, n) reads an int-or-sequence parameter", node
+        )
     if name == "present" and presence_name(node) is None:
         raise expr.error("present takes exactly one name: a tensor or a parameter that may be None", node)
     arguments: list[ast.AST] = []
@@ -218,7 +238,10 @@ def _allow_call(node: ast.Call, expr: Expr) -> list[ast.AST]:
             raise expr.error(f"an unpacked argument {_OUTSIDE}", argument)
         if isinstance(argument, ast.GeneratorExp):
             if name not in COMPREHENSION_CALLS or len(node.args) != 1:
-                raise expr.error(f"a comprehension is allowed only as the argument of {', '.join(COMPREHENSION_CALLS)}", argument)
+                raise expr.error(
+                    f"a comprehension is allowed only as the argument of {', '.join(COMPREHENSION_CALLS)}",
+                    argument,
+                )
             arguments.append(argument.elt)
             for clause in argument.generators:
                 if clause.is_async or not isinstance(clause.target, ast.Name):
@@ -244,15 +267,34 @@ def _reject_identity(node: ast.Compare, expr: Expr) -> None:
 
 
 _SYMBOLS = {
-    "Div": "/", "Pow": "**", "MatMult": "@", "BitOr": "|", "BitAnd": "&", "BitXor": "^", "LShift": "<<", "RShift": ">>",
-    "Is": "'is'", "IsNot": "'is not'",
-}  # fmt: skip
+    "Div": "/",
+    "Pow": "**",
+    "MatMult": "@",
+    "BitOr": "|",
+    "BitAnd": "&",
+    "BitXor": "^",
+    "LShift": "<<",
+    "RShift": ">>",
+    "Is": "'is'",
+    "IsNot": "'is not'",
+}
 
 _DESCRIPTIONS = {
-    "ListComp": "a list comprehension", "DictComp": "a dict comprehension", "Lambda": "a lambda", "List": "a list",
-    "Dict": "a dict", "JoinedStr": "an f-string", "NamedExpr": "an assignment", "Starred": "an unpacked value", "UnaryOp": "this unary operator",
-    "Attribute": "an attribute of anything but a name", "Slice": "a slice", "Await": "await", "Yield": "yield", "YieldFrom": "yield",
-}  # fmt: skip
+    "ListComp": "a list comprehension",
+    "DictComp": "a dict comprehension",
+    "Lambda": "a lambda",
+    "List": "a list",
+    "Dict": "a dict",
+    "JoinedStr": "an f-string",
+    "NamedExpr": "an assignment",
+    "Starred": "an unpacked value",
+    "UnaryOp": "this unary operator",
+    "Attribute": "an attribute of anything but a name",
+    "Slice": "a slice",
+    "Await": "await",
+    "Yield": "yield",
+    "YieldFrom": "yield",
+}
 
 
 def _symbol(op: ast.AST) -> str:
@@ -272,12 +314,18 @@ class Axis:
 
     expr: Expr
 
+    def __str__(self) -> str:
+        return self.expr.text
+
 
 @dataclass(frozen=True)
 class Segment:
     """``*S`` or ``*primitive(...)``: some adjoining axes."""
 
     expr: Expr
+
+    def __str__(self) -> str:
+        return f"*{self.expr.text}"
 
 
 @dataclass(frozen=True)
@@ -315,7 +363,9 @@ def parse_shape(source: object, where: str) -> ShapeItems | Application:
             for element in elements:
                 if isinstance(element, ast.Starred):
                     if not isinstance(element.value, ast.Name | ast.Call):
-                        raise whole.error("a star takes a name or a primitive call, as in *S or *broadcast(A, B)", element)
+                        raise whole.error(
+                            "a star takes a name or a primitive call, as in *S or *broadcast(A, B)", element
+                        )
                     items.append(Segment(checked(element.value)))
                 else:
                     items.append(Axis(checked(element)))
@@ -348,6 +398,4 @@ def substitute(expr: Expr, values: Mapping[str, ast.expr]) -> Expr:
 
 
 def _copy(node: ast.expr) -> ast.expr:
-    import copy
-
     return copy.deepcopy(node)

@@ -1,7 +1,7 @@
 """The built-in members of the language: primitives, generators and predicates, each a closed set.
 
-`PRIMITIVES`, `GENERATORS` and `PREDICATES` map a member's name to its declaration; the docstring of a member's function says what it
-computes. Adding a member takes a registration here and a test.
+`PRIMITIVES`, `GENERATORS` and `PREDICATES` map a member's name to its declaration; the docstring of a
+member's function says what it computes. Adding a member takes a registration here and a test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The primitives that any family may call, and the few formulas of one family (`pool.`, `conv.`, `mhc.`).
 
-They run on Python ints and, in generated call checks, on symbolic sizes: no truth value of a size is taken where the result does not
-depend on it.
+They run on Python ints and, in generated call checks, on symbolic sizes: no truth value of a size is taken
+where the result does not depend on it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
             elif current != size and size != 1:
                 if current != 1:
                     listed = " and ".join(str(list(item)) for item in shapes)
-                    raise DomainError(f"shapes {listed} do not broadcast: axis {axis - rank} has sizes {current} and {size}")
+                    raise DomainError(
+                        f"shapes {listed} do not broadcast: axis {axis - rank} has sizes {current} and {size}"
+                    )
                 result[axis] = size
     return tuple(result)
 
@@ -70,14 +72,17 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     Formal("mode", k.Str(("full", "noop", "reject")), required=False),
     result=k.SHAPE,
 )
-def reduced(shape: Sequence[int], dim: int | Sequence[int] | None, keepdim: bool, mode: str = "full") -> tuple[int, ...]:
+def reduced(
+    shape: Sequence[int], dim: int | Sequence[int] | None, keepdim: bool, mode: str = "full"
+) -> tuple[int, ...]:
     """Shape after a reduction over `dim`.
 
     Args:
         shape: of the input.
         dim: axes to reduce.
         keepdim: reduced axes stay with size 1.
-        mode: what no axes (None or an empty list) mean: "full" reduces all, "noop" lets an empty list reduce nothing, "reject" raises.
+        mode: what no axes (None or an empty list) mean: "full" reduces all, "noop" lets an empty list reduce
+            nothing, "reject" raises.
     """
     rank = len(shape)
     empty = dim is None or (not isinstance(dim, int) and len(dim) == 0)
@@ -95,7 +100,12 @@ def reduced(shape: Sequence[int], dim: int | Sequence[int] | None, keepdim: bool
 # --- integers and folds ---
 
 
-@primitive("ceil_div", Formal("a", k.INT), Formal("b", k.INT), result=lambda kinds: k.DIM if kinds[0] == k.DIM == kinds[1] else k.INT)
+@primitive(
+    "ceil_div",
+    Formal("a", k.INT),
+    Formal("b", k.INT),
+    result=lambda kinds: k.DIM if kinds[0] == k.DIM == kinds[1] else k.INT,
+)
 def ceil_div(a: int, b: int) -> int:
     """``a / b`` rounded up; `b` is positive."""
     if b <= 0:
@@ -112,7 +122,9 @@ def ceil_div(a: int, b: int) -> int:
     result=k.INT,
 )
 def per_axis(p: int | Sequence[int | None] | None, i: int, n: int, *, fallback: int | None = None) -> int:
-    """The value for axis `i` of `n` of a parameter that is one int for all axes or a sequence with one per axis."""
+    """The value for axis `i` of `n` of a parameter that is one int for all axes or a sequence with one per
+    axis.
+    """
     if not 0 <= i < n:
         raise DomainError(f"axis {i} is out of range for {n} axes")
     if p is not None and not isinstance(p, int):
@@ -149,7 +161,11 @@ def _folded_kind(arguments: list[k.Kind]) -> k.Kind:
     return found
 
 
-@primitive("sum", Formal("sequence", ANY_SEQ), result=lambda kinds: k.INT if _element_kind(kinds[0]) == k.BOOL else _element_kind(kinds[0]))
+@primitive(
+    "sum",
+    Formal("sequence", ANY_SEQ),
+    result=lambda kinds: k.INT if _element_kind(kinds[0]) == k.BOOL else _element_kind(kinds[0]),
+)
 def total(sequence: Iterable[Any]) -> Any:
     """Sum of the elements; 0 for none."""
     return sum(sequence)
@@ -189,7 +205,13 @@ def every(conditions: Iterable[bool]) -> bool:
 
 
 @primitive(
-    "conv.out", Formal("length", k.INT), Formal("k", k.INT), Formal("s", k.INT), Formal("p", k.INT), Formal("d", k.INT), result=k.INT
+    "conv.out",
+    Formal("length", k.INT),
+    Formal("k", k.INT),
+    Formal("s", k.INT),
+    Formal("p", k.INT),
+    Formal("d", k.INT),
+    result=k.INT,
 )
 def conv_out(length: int, k: int, s: int, p: int, d: int) -> int:
     """Output length of a convolution: kernel `k`, stride `s`, padding `p` on both sides, dilation `d`."""
@@ -209,7 +231,9 @@ def conv_out(length: int, k: int, s: int, p: int, d: int) -> int:
     result=k.DIM,
 )
 def pool_out(length: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
-    """Output length of a pooling window, with PyTorch's correction: in `ceil_mode` the last window starts inside the input or its left padding."""
+    """Output length of a pooling window, with PyTorch's correction: in `ceil_mode` the last window starts
+    inside the input or its left padding.
+    """
     if s <= 0:
         raise DomainError(f"pool.out needs a positive stride, got {s}")
     span = length + 2 * p - d * (k - 1) - 1
@@ -217,7 +241,9 @@ def pool_out(length: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> in
     if ceil_mode and (windows - 1) * s >= length + p:
         windows -= 1
     if windows < 0:
-        raise DomainError(f"a window of {k} with dilation {d} does not fit a length of {length} padded by {p}")
+        raise DomainError(
+            f"a window of {k} with dilation {d} does not fit a length of {length} padded by {p}"
+        )
     return windows
 
 
@@ -250,7 +276,11 @@ def unique_axes(dim: int | Sequence[int] | None, rank: int) -> bool:
     return len(set(axes)) == len(axes)
 
 
-@primitive("category", Formal("x", k.Union((*SCALAR.members, ANY_DTYPE))), result=k.Str(("bool", "int", "float", "complex")))
+@primitive(
+    "category",
+    Formal("x", k.Union((*SCALAR.members, ANY_DTYPE))),
+    result=k.Str(("bool", "int", "float", "complex")),
+)
 def category(x: bool | int | float | complex | str) -> str:
     """Category of a scalar, or of a dtype."""
     if isinstance(x, str):

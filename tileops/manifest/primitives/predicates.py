@@ -1,4 +1,6 @@
-"""Predicates: what the contents of a metadata tensor must satisfy. Checked on generated values; at run time the caller's duty."""
+"""Predicates: what the contents of a metadata tensor must satisfy. Checked on generated values; at run time
+the caller's duty.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """How built-in members of the language are declared, and the three closed sets that they form.
 
-A *primitive* is a function of expressions, a *generator* makes the values of a metadata tensor, a *predicate* states what such values
-must satisfy. Each declares the kinds of its arguments, the kind (or rank) of its result, and its domain by raising `DomainError`.
+A *primitive* is a function of expressions, a *generator* makes the values of a metadata tensor, a *predicate*
+states what such values must satisfy. Each declares the kinds of its arguments, the kind (or rank) of its
+result, and its domain by raising `DomainError`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tileops.manifest import kinds as k
 
 
 class DomainError(ValueError):
-    """An argument lies outside a member's domain. Whoever called the member adds the name of the declaration."""
+    """An argument lies outside a member's domain. The caller adds the name of the declaration."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Primitive(Member):
 
 @dataclass(frozen=True)
 class Generator(Member):
-    """Makes the contents of a metadata tensor. Random ones take a `numpy.random.Generator` as their first argument.
+    """Makes the contents of a metadata tensor. Random ones take a `numpy.random.Generator` as their first
+    argument.
 
     Attributes:
         rank: of the result; None where it follows the shape argument.
@@ -146,7 +148,9 @@ def generator(
     return register
 
 
-def predicate(name: str, *formals: Formal, rank: int | None = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def predicate(
+    name: str, *formals: Formal, rank: int | None = 1
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as a predicate."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:

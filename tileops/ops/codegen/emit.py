@@ -1,7 +1,7 @@
 """From an inference plan to the Python source of a call check.
 
-The generated function has one block per tensor, names the manifest's own indices, and ends in the outputs. Expressions were parsed when the
-entry was read; here they are rendered, at call time nothing is parsed.
+The generated function has one block per tensor, names the manifest's own indices, and ends in the outputs.
+Expressions were parsed when the entry was read; here they are rendered, at call time nothing is parsed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Source:
 def emit_call_check(op: str, plan: Plan) -> Source:
     """Source of ``make_check(c) -> check(*tensors)`` for one branch.
 
-    `c` maps parameters to their values; `check` takes the tensors in forward order, None where absent, and returns a `Checked`.
+    `c` maps parameters to their values; `check` takes the tensors in forward order, None where absent, and
+    returns a `Checked`.
     """
     return _Emitter(op, plan).emit()
 
@@ -141,7 +142,9 @@ class _Emitter:
                 out.add(f"_device = {name}.device")
             else:
                 out.add(f"if {name}.device != _device:")
-                out.add(f"{_INDENT}raise _fail.device({where!r}, {name!r}, {name}.device, {first!r}, _device)")
+                out.add(
+                    f"{_INDENT}raise _fail.device({where!r}, {name!r}, {name}.device, {first!r}, _device)"
+                )
             if tensor.decl.contiguous:
                 out.add(f"if not {name}.is_contiguous():")
                 out.add(f"{_INDENT}raise _fail.not_contiguous({where!r}, {name!r}, {name}.stride())")
@@ -176,7 +179,11 @@ class _Emitter:
         """Index of one axis."""
         if not place.from_right:
             return self._length(place)
-        return f"-({_sum(place.fixed + 1, [f'len({self._render(segment)})' for segment in place.segments])})" if place.segments else str(-place.fixed - 1)
+        return (
+            f"-({_sum(place.fixed + 1, [f'len({self._render(segment)})' for segment in place.segments])})"
+            if place.segments
+            else str(-place.fixed - 1)
+        )
 
     def _size(self, tensor: str, place: Place) -> str:
         return f"_s_{tensor}[{self._index(place)}]"
@@ -189,7 +196,7 @@ class _Emitter:
         return "{" + ", ".join(f"{name!r}: {name}" for name in sorted(names)) + "}"
 
     def _guarded(self, expr: Expr, line: str) -> None:
-        """Adds a line that evaluates `expr`; where that may be undefined, the failure names its declaration."""
+        """Adds a line that evaluates `expr`; where it may be undefined, the failure names its declaration."""
         out = self.out
         if not _may_be_undefined(expr):
             out.add(line)
@@ -197,7 +204,9 @@ class _Emitter:
         out.add("try:")
         out.add(_INDENT + line)
         out.add("except _Undefined as _error:")
-        out.add(f"{_INDENT}raise _fail.undefined({expr.where!r}, _describe({expr.source!r}, _error)) from None")
+        out.add(
+            f"{_INDENT}raise _fail.undefined({expr.where!r}, _describe({expr.source!r}, _error)) from None"
+        )
 
     def _hold(self, expr: Expr, condition: str, report: str, arguments: str) -> None:
         """Adds the check of a condition that evaluates `expr`."""
@@ -244,7 +253,10 @@ class _Emitter:
             case CheckNonNegative():
                 value = self._render(step.expr)
                 self._hold(
-                    step.expr, f"_non_negative({value})", "negative", f"{step.declaration!r}, {step.expr.text!r}, {value}"
+                    step.expr,
+                    f"_non_negative({value})",
+                    "negative",
+                    f"{step.declaration!r}, {step.expr.text!r}, {value}",
                 )
             case _:
                 raise TypeError(f"no code for {type(step).__name__}")
@@ -254,14 +266,19 @@ class _Emitter:
         where = self._tensor(step.tensor).decl.where
         self.out.add(f"{step.name} = {names}.get({step.tensor}.dtype)")
         self.out.add(f"if {step.name} is None:")
-        self.out.add(f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, {names}.values())")
+        self.out.add(
+            f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, {names}.values())"
+        )
 
     def _check_dtype(self, step: CheckDType) -> None:
         where = self._tensor(step.tensor).decl.where
         expected = f"_torch[{self._render(step.expr)}]"
         origin = self._origin(step.expr)
         self.out.add(f"if {step.tensor}.dtype != {expected}:")
-        self.out.add(f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, [{expected}], {origin!r})")
+        self.out.add(
+            f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, "
+            f"[{expected}], {origin!r})"
+        )
 
     def _check_rank(self, step: CheckRank) -> None:
         tensor = self._tensor(step.tensor)
@@ -270,18 +287,32 @@ class _Emitter:
             return
         comparison = "<" if step.open else "!="
         self.out.add(f"if len(_s_{step.tensor}) {comparison} {axes}:")
-        arguments = f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {tensor.shape_text!r}, {axes}, {step.open}"
+        arguments = (
+            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {tensor.shape_text!r}, {axes}, "
+            f"{step.open}"
+        )
         self.out.add(f"{_INDENT}raise _fail.rank({arguments})")
 
     def _bind_affine(self, step: BindAffine) -> None:
         tensor = self._tensor(step.tensor)
-        size, scale, offset = self._size(step.tensor, step.place), self._render(step.scale), self._render(step.offset)
+        size, scale, offset = (
+            self._size(step.tensor, step.place),
+            self._render(step.scale),
+            self._render(step.offset),
+        )
         rest = size if offset == "0" else f"({size} - ({offset}))"
         factor = scale if scale.isalnum() else f"({scale})"
-        condition = f"_both({rest} >= 0, lambda: {rest} % {factor} == 0)" if offset != "0" else f"{rest} % {factor} == 0"
+        condition = (
+            f"_both({rest} >= 0, lambda: {rest} % {factor} == 0)"
+            if offset != "0"
+            else f"{rest} % {factor} == 0"
+        )
         if not scale.isdigit():
             condition = f"_both({scale} > 0, lambda: {condition})"
-        arguments = f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {self._index(step.place)}, {tensor.shape_text!r}, {step.axis.text!r}"
+        arguments = (
+            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {self._index(step.place)}, "
+            f"{tensor.shape_text!r}, {step.axis.text!r}"
+        )
         self.out.add(f"if (_ok := {condition}) is not True:")
         self.out.add(f"{_INDENT}_settle(_ok, _fail.affine, {arguments})")
         self.out.add(f"{step.name} = {rest} // {factor}" if factor != "1" else f"{step.name} = {rest}")
@@ -290,7 +321,8 @@ class _Emitter:
         tensor = self._tensor(step.tensor)
         size, expected = self._size(step.tensor, step.place), self._render(step.expr)
         arguments = (
-            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {self._index(step.place)}, {tensor.shape_text!r}, "
+            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {self._index(step.place)}, "
+            f"{tensor.shape_text!r}, "
             f"{step.expr.text!r}, {expected}, {self._origin(step.expr)!r}"
         )
         self._hold(step.expr, f"{size} == {expected}", "axis", arguments)
@@ -300,13 +332,14 @@ class _Emitter:
         start, expected = self._length(step.place), self._render(step.expr)
         piece = f"_s_{step.tensor}[{start}:{_join(start, f'len({expected})')}]"
         arguments = (
-            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {tensor.shape_text!r}, {step.expr.text!r}, {expected}, "
+            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {tensor.shape_text!r}, "
+            f"{step.expr.text!r}, {expected}, "
             f"{self._origin(step.expr)!r}"
         )
         self._hold(step.expr, f"_same({piece}, {expected})", "segment", arguments)
 
     def _check_rule(self, step: CheckRule) -> None:
-        source = next(rule.source for rule in self.signature.rules if rule.where == step.rule.where)
+        source = next(rule.source for rule in self.signature.shape_rules if rule.where == step.rule.where)
         for part in _conjuncts(step.rule.node):
             expr = step.rule.with_node(part)
             arguments = f"{step.rule.where!r}, {source!r}, {self._values(self._shown(step.rule))}"
@@ -336,9 +369,16 @@ class _Emitter:
             outputs.append(f"_o_{name}")
             if decl.buffer and self.branch.present(OUT):
                 self._check_buffer(name, decl.contiguous)
-        solved = [step.name for step in self.plan.steps if isinstance(step, BindDim | BindAffine | BindShape | BindDType | Let)]
+        solved = [
+            step.name
+            for step in self.plan.steps
+            if isinstance(step, BindDim | BindAffine | BindShape | BindDType | Let)
+        ]
         indices = ", ".join(["**c", *(f"{name!r}: {name}" for name in dict.fromkeys(solved))])
-        inputs = ", ".join(f"{name!r}: (tuple(_s_{name}), {self._render(tensor.dtype)})" for name, tensor in self.branch.inputs.items())
+        inputs = ", ".join(
+            f"{name!r}: (tuple(_s_{name}), {self._render(tensor.dtype)})"
+            for name, tensor in self.branch.inputs.items()
+        )
         written = (*self.branch.written, *((OUT,) if self.branch.facts.present.get(OUT) else ()))
         listed = "(" + "".join(f"{item}, " for item in outputs) + ")"
         out.add(f"return _Checked(_branch, {{{indices}}}, {{{inputs}}}, {listed}, {written!r}, _device)")
@@ -347,7 +387,9 @@ class _Emitter:
         match tensor.items:
             case (Segment(expr=Expr(node=ast.Name(id=name))),) if name in self.signature.indices:
                 return name
-        parts = [("*" if isinstance(item, Segment) else "") + self._render(item.expr) for item in tensor.items]
+        parts = [
+            ("*" if isinstance(item, Segment) else "") + self._render(item.expr) for item in tensor.items
+        ]
         return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
 
     def _check_buffer(self, name: str, contiguous: bool) -> None:
@@ -357,7 +399,10 @@ class _Emitter:
         out.add(f"if {OUT}.dtype != _o_{name}.dtype:")
         out.add(f"{_INDENT}raise _fail.dtype({where!r}, 'out', {OUT}.dtype, [_o_{name}.dtype])")
         out.add(f"if (_ok := _same({OUT}.shape, _o_{name}.shape)) is not True:")
-        arguments = f"{where!r}, 'out', {OUT}.shape, {self.branch.outputs[name].shape_text!r}, 'the output', _o_{name}.shape, None"
+        arguments = (
+            f"{where!r}, 'out', {OUT}.shape, {self.branch.outputs[name].shape_text!r}, 'the output', "
+            f"_o_{name}.shape, None"
+        )
         out.add(f"{_INDENT}_settle(_ok, _fail.segment, {arguments})")
         out.add(f"if _device is not None and {OUT}.device != _device:")
         out.add(f"{_INDENT}raise _fail.device({where!r}, 'out', {OUT}.device, 'the call', _device)")
@@ -372,7 +417,9 @@ class TorchNames(tuple):
 
 def _may_be_undefined(expr: Expr) -> bool:
     """Whether evaluating `expr` can fail: it calls a primitive, divides or subscripts."""
-    return any(isinstance(node, ast.Call | ast.FloorDiv | ast.Mod | ast.Subscript) for node in ast.walk(expr.node))
+    return any(
+        isinstance(node, ast.Call | ast.FloorDiv | ast.Mod | ast.Subscript) for node in ast.walk(expr.node)
+    )
 
 
 def _sum(fixed: int, terms: list[str]) -> str:
@@ -410,7 +457,8 @@ class _SymbolicLogic(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         operands = [self.visit(item) for item in (node.left, *node.comparators)]
         links = [
-            ast.Compare(left, [op], [right]) for op, left, right in zip(node.ops, operands, operands[1:], strict=False)
+            ast.Compare(left, [op], [right])
+            for op, left, right in zip(node.ops, operands, operands[1:], strict=False)
         ]
         return links[0] if len(links) == 1 else _chain("_both", list(links))
 
@@ -421,4 +469,3 @@ def _chain(function: str, values: list[Any]) -> ast.expr:
         arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
         result = ast.Call(ast.Name(function, ast.Load()), [value, ast.Lambda(arguments, result)], [])
     return result
-

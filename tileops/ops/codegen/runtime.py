@@ -1,4 +1,6 @@
-"""What generated checks call at run time, and what they return. Safe on symbolic sizes: no truth value of one is taken here."""
+"""What generated checks call at run time, and what they return. Safe on symbolic sizes: no truth value of one
+is taken here.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,16 @@ class Checked:
         self.device = device
 
     def __repr__(self) -> str:
-        shown = ", ".join("None" if item is None else f"{item.name}: {item.dtype} {list(item.shape)}" for item in self.outputs)
+        shown = ", ".join(
+            "None" if item is None else f"{item.name}: {item.dtype} {list(item.shape)}"
+            for item in self.outputs
+        )
         return f"<Checked {shown}>"
 
 
 def settle(ok: Condition, report: Callable[..., CheckError], *values: Any) -> None:
-    """Raises ``report(*values)`` where `ok` does not hold. A symbolic condition becomes an assertion of the traced graph.
+    """Raises ``report(*values)`` where `ok` does not hold. A symbolic condition becomes an assertion of the
+    traced graph.
 
     Generated code calls this only where ``ok is not True``.
     """
