@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from ptxsim import GlobalMemory, Machine, Program, launch, parse
+
 from tileops.jit.cuda import compile_program, compile_to_ptx, cuda_target
 from tileops.jit.cuda.loader import pack_arguments
 from tileops.jit.program import Program as JitProgram
@@ -87,7 +88,9 @@ class Device:
         self.max_grid = max_grid
         self.machines: list[Machine] = []
 
-    def tensor(self, values: np.ndarray, dtype: str, *, storage_offset: int = 0, output: bool = False) -> FakeTensor:
+    def tensor(
+        self, values: np.ndarray, dtype: str, *, storage_offset: int = 0, output: bool = False
+    ) -> FakeTensor:
         """Places an array, `storage_offset` elements past a 256-byte boundary."""
         assert values.dtype == NUMPY[dtype]
         offset = storage_offset * values.itemsize
@@ -133,4 +136,6 @@ def random(shape: Sequence[int], dtype: str, seed: int = 0) -> np.ndarray:
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str) -> None:
     """`actual` against a float64 reference, with the tolerance of `dtype`."""
-    np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    np.testing.assert_allclose(
+        actual.astype(np.float64), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
+
 from tileops.kernels.elementwise.add_cuda import AddCudaKernel
 from tileops.kernels.elementwise.call_spec import AddCall, SiluAndMulCall
 from tileops.kernels.elementwise.silu_and_mul_cuda import SiluAndMulCudaKernel
@@ -25,7 +26,9 @@ def run_silu(x: np.ndarray, dtype: str, arch: str, *, storage_offset: int = 0, m
     return program, device
 
 
-def run_add(a: np.ndarray, b: np.ndarray, dtype: str, arch: str, *, alpha=1, offsets=(0, 0, 0), max_grid=None):
+def run_add(
+    a: np.ndarray, b: np.ndarray, dtype: str, arch: str, *, alpha=1, offsets=(0, 0, 0), max_grid=None
+):
     device = Device(arch, max_grid)
     left = device.tensor(a, dtype, storage_offset=offsets[0])
     right = device.tensor(b, dtype, storage_offset=offsets[1])
@@ -68,7 +71,9 @@ def test_silu_and_mul_loops_when_the_grid_is_small():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_silu_special_values(arch):
-    gate = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 88.5, -88.5, -104.0, 1e-40, -1e-40, 1e38, -1e38], np.float32)
+    gate = np.array(
+        [np.inf, -np.inf, np.nan, 0.0, -0.0, 88.5, -88.5, -104.0, 1e-40, -1e-40, 1e38, -1e38], np.float32
+    )
     x = np.concatenate((gate, np.ones_like(gate)))[None]
     device = Device(arch)
     source, output = device.tensor(x, "float32"), device.empty((1, len(gate)), "float32")
@@ -123,11 +128,18 @@ def test_add_of_strided_inputs(dtype):
     run_add(x[::2], y[1::2], dtype, "sm_90a")
     run_add(x[:, ::2], y[:, 1::2], dtype, "sm_80")
     run_add(x, y.T[:24, :1], dtype, "sm_90a")
-    run_add(x.reshape(2, 3, 4, 48).transpose(3, 1, 0, 2), y.reshape(2, 3, 4, 48).transpose(3, 1, 0, 2)[..., :1], dtype, "sm_80")
+    run_add(
+        x.reshape(2, 3, 4, 48).transpose(3, 1, 0, 2),
+        y.reshape(2, 3, 4, 48).transpose(3, 1, 0, 2)[..., :1],
+        dtype,
+        "sm_80",
+    )
 
 
 def test_add_loops_when_the_grid_is_small():
-    _, device = run_add(random((9, 1000), "float16"), random((9, 1000), "float16", 1), "float16", "sm_80", max_grid=3)
+    _, device = run_add(
+        random((9, 1000), "float16"), random((9, 1000), "float16", 1), "float16", "sm_80", max_grid=3
+    )
     assert device.machines[0].grid == 3
 
 
@@ -163,7 +175,13 @@ def test_a_call_with_too_many_axes_is_refused_with_the_reason():
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_spills(dtype, arch):
-    shapes = [((64,), (64,)), ((8, 32), (32,)), ((2, 3, 4, 16), (3, 1, 1)), ((8, 33), (33,)), ((2, 1, 3, 1, 2), (1, 2, 1, 2, 1))]
+    shapes = [
+        ((64,), (64,)),
+        ((8, 32), (32,)),
+        ((2, 3, 4, 16), (3, 1, 1)),
+        ((8, 33), (33,)),
+        ((2, 1, 3, 1, 2), (1, 2, 1, 2, 1)),
+    ]
     for a, b in shapes:
         program, _ = run_add(random(a, dtype), random(b, dtype), dtype, arch)
         facts = facts_of(program, arch)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import ARCHS, DEVICE, DTYPES, NUMPY, Device, assert_close, facts_of, parsed, random
+
 from tileops.kernels.rope.call_spec import RoPECall, RoPEPositionIdsCall
 from tileops.kernels.rope.rope_cuda import RoPECudaKernel, RoPEPositionIdsCudaKernel
 
@@ -26,7 +27,9 @@ def rotate(x: np.ndarray, positions: np.ndarray, rotary_dim: int, base: float, l
     return out
 
 
-def run(x: np.ndarray, dtype: str, arch: str, *, layout="neox", base=10000.0, storage_offset=0, max_grid=None):
+def run(
+    x: np.ndarray, dtype: str, arch: str, *, layout="neox", base=10000.0, storage_offset=0, max_grid=None
+):
     device = Device(arch, max_grid)
     source = device.tensor(x, dtype, storage_offset=storage_offset)
     output = device.empty(x.shape, dtype)
@@ -138,7 +141,11 @@ def test_the_millionth_position_is_as_exact_as_the_first():
     ids = np.array([0, 1, 1_000_000, 16_777_217, 2**31 - 1], np.int64)
     x = random((5, 2, 64), "float32")
     device = Device("sm_90a")
-    source, positions, output = device.tensor(x, "float32"), device.tensor(ids, "int64"), device.empty(x.shape, "float32")
+    source, positions, output = (
+        device.tensor(x, "float32"),
+        device.tensor(ids, "int64"),
+        device.empty(x.shape, "float32"),
+    )
     call = RoPEPositionIdsCall(
         x=source.spec,
         position_ids=positions.spec,

@@ -1,9 +1,9 @@
 """The one place that touches numba-cuda, so that another compiler can take its place.
 
-Only documented names are used: `numba.cuda.compile`, `numba.cuda.types` and `numba.cuda.extending.intrinsic`, all
-of which work without a driver and without a GPU. What has to hold beyond their documentation (an intrinsic is
-inlined, a kernel gets a plain parameter per argument, launch bounds reach the PTX) is checked once per process on a
-kernel of three lines.
+Only documented names are used: `numba.cuda.compile`, `numba.cuda.types` and `numba.cuda.extending.intrinsic`,
+all of which work without a driver and without a GPU. What has to hold beyond their documentation (an
+intrinsic is inlined, a kernel gets a plain parameter per argument, launch bounds reach the PTX) is checked
+once per process on a kernel of three lines.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def unavailable() -> str | None:
 
 
 def compile_ptx(
-    function: Callable[..., Any], args: Sequence[str], capability: tuple[int, ...], block: int
+    function: Callable[..., Any], args: Sequence[str], capability: tuple[int | str, ...], block: int
 ) -> str:
     """PTX of a kernel.
 
     Args:
-        function: ``kernel(a, b, ..., *rest)`` over the vocabulary of `tileops.jit.lang.cuda`; `rest` is a tuple of
-            the arguments that remain.
+        function: ``kernel(a, b, ..., *rest)`` over the vocabulary of `tileops.jit.lang.cuda`; `rest` is a
+            tuple of the arguments that remain.
         args: kinds of the arguments: "ptr", "i64", "f32" or "f64".
         capability: compute capability, ``(8, 0)`` or ``(9, 0, "a")``.
         block: threads per block, the launch bound.
@@ -63,10 +63,12 @@ def compile_ptx(
     return _compile(function, args, capability, block)
 
 
-def _compile(function: Callable[..., Any], args: Sequence[str], capability: tuple[int, ...], block: int) -> str:
+def _compile(
+    function: Callable[..., Any], args: Sequence[str], capability: tuple[int | str, ...], block: int
+) -> str:
     from numba import cuda
-    from numba.cuda import types
 
+    types, _ = intrinsic_tools()
     kinds = [getattr(types, _SIGNATURE[kind]) for kind in args]
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
@@ -126,5 +128,5 @@ def _check() -> None:
     params = re.findall(r"\.param \.(\w+)", ptx)
     if params != ["u64", "f32"] or "%laneid" not in ptx or ".maxntid 64" not in ptx:
         raise KernelCompileError(
-            f"numba-cuda {version()} compiles a probe kernel to unexpected PTX (parameters {params}); {_REMEDY}"
+            f"numba-cuda {version()} gives unexpected PTX for a probe kernel (parameters {params}); {_REMEDY}"
         )

@@ -1,4 +1,5 @@
-"""An interpreter for the PTX of our kernels: it runs them without a GPU and refuses what a GPU would let pass.
+"""An interpreter for the PTX of our kernels: it runs them without a GPU and refuses what a GPU would let
+pass.
 
     memory = GlobalMemory()
     x = memory.place(np.ones(100, np.float32))

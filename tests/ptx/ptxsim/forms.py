@@ -52,7 +52,9 @@ class Form:
 ELEMENTWISE: dict[str, Form] = {}
 
 #: Forms that `ptxsim.machine` executes itself: memory, control flow, warps.
-STRUCTURAL = frozenset({"bra", "bra.uni", "ret", "exit", "bar.sync", "bar.warp.sync", "shfl.sync", "ld", "st", "mov"})
+STRUCTURAL = frozenset(
+    {"bra", "bra.uni", "ret", "exit", "bar.sync", "bar.warp.sync", "shfl.sync", "ld", "st", "mov"}
+)
 
 
 def _form(name: str, result: str, sources: str, compute: Callable[..., np.ndarray], ulps: int = 0) -> None:
@@ -129,7 +131,14 @@ _form("rcp.approx.ftz.f32", "f32", "f32", _ftz(lambda x: 1 / x), ulps=1)
 _form("div.full.f32", "f32", "f32 f32", np.divide, ulps=2)
 _form("rcp.rn.f32", "f32", "f32", lambda x: np.float32(1) / x)
 
-_COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+_COMPARE = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 _COMPARE_UNSIGNED = {"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
 
 
@@ -199,7 +208,9 @@ def _permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
     result = np.zeros(a.shape, np.uint32)
     for k in range(4):
         nibble = (selector >> np.uint32(4 * k)) & np.uint32(15)
-        byte = (both >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint32) & np.uint32(255)
+        byte = (both >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(
+            np.uint32
+        ) & np.uint32(255)
         sign = np.where(byte >> np.uint32(7), np.uint32(255), np.uint32(0))
         result |= np.where(nibble >> np.uint32(3), sign, byte).astype(np.uint32) << np.uint32(8 * k)
     return result

@@ -17,7 +17,18 @@ import numpy as np
 
 from ptxsim.forms import ELEMENTWISE, Form
 from ptxsim.memory import GlobalMemory, SharedMemory, gather, scatter
-from ptxsim.parser import Address, Immediate, Instruction, Operand, Program, Register, Special, Symbol, Vector, parse
+from ptxsim.parser import (
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Program,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+    parse,
+)
 from ptxsim.types import PTX_TYPES, UNSIGNED, PtxError, SimError, is_float
 
 WARP = 32
@@ -51,7 +62,9 @@ def launch(
         SimError: the kernel did something wrong; the message names the instruction, the block and the thread.
         PtxError: an instruction is not modelled.
     """
-    machine = Machine(parse(program) if isinstance(program, str) else program, memory, grid, block, args, dynamic_shared)
+    machine = Machine(
+        parse(program) if isinstance(program, str) else program, memory, grid, block, args, dynamic_shared
+    )
     with np.errstate(all="ignore"):
         machine.run(step_limit)
     return machine
@@ -74,7 +87,9 @@ class Machine:
         dynamic_shared: int,
     ) -> None:
         if block % WARP or not block or grid < 1:
-            raise SimError(f"grid {grid}, block {block}: a block is a multiple of {WARP} threads, a grid of one block or more")
+            raise SimError(
+                f"grid {grid}, block {block}: a block is whole warps of {WARP}, a grid one block or more"
+            )
         if program.max_threads is not None and block > program.max_threads:
             raise SimError(f"block {block} exceeds .maxntid {program.max_threads}")
         self.program = program
@@ -104,7 +119,12 @@ class Machine:
             "%dynamic_smem_size": one * dynamic_shared,
         }
         for axis in "yz":
-            values |= {f"%tid.{axis}": zero, f"%ctaid.{axis}": zero, f"%ntid.{axis}": one, f"%nctaid.{axis}": one}
+            values |= {
+                f"%tid.{axis}": zero,
+                f"%ctaid.{axis}": zero,
+                f"%ntid.{axis}": one,
+                f"%nctaid.{axis}": one,
+            }
         return {name: value.astype(np.uint32) for name, value in values.items()}
 
     def _parameters(self, args: Sequence[int | np.generic]) -> dict[str, np.ndarray]:
@@ -124,7 +144,8 @@ class Machine:
             values[name] = value
         return values
 
-    # -- the scheduler -----------------------------------------------------------------------------------------
+    # -- the scheduler
+    # -----------------------------------------------------------------------------------------
 
     def run(self, step_limit: int) -> None:
         """Runs until every thread has left."""
@@ -136,7 +157,7 @@ class Machine:
                     return
                 thread = int(np.argmax(self.alive))
                 raise SimError(
-                    f"deadlock: {self._where(thread)} waits at a barrier that the rest of its block never reaches"
+                    f"deadlock: {self._where(thread)} waits at a barrier that its block never reaches"
                 )
             pc = int(self.pc[ready].min())
             active = ready & (self.pc == pc)
@@ -196,12 +217,16 @@ class Machine:
     def _error(self, instruction: Instruction, message: str, thread: int) -> SimError:
         return SimError(f"{self._where(thread)}: {message}\n  line {instruction.line}: {instruction.text}")
 
-    # -- operands ----------------------------------------------------------------------------------------------
+    # -- operands
+    # ----------------------------------------------------------------------------------------------
 
     def _register(self, register: Register, instruction: Instruction) -> np.ndarray:
         value = self.registers.get(register.name)
         if value is None:
-            raise SimError(f"{register.name} is read before anything wrote it\n  line {instruction.line}: {instruction.text}")
+            raise SimError(
+                f"{register.name} is read before anything wrote it\n"
+                f"  line {instruction.line}: {instruction.text}"
+            )
         return value
 
     def _read(self, operand: Operand, kind: str, instruction: Instruction) -> np.ndarray:
@@ -225,27 +250,37 @@ class Machine:
                 return np.full(self.threads, scalar, dtype)
         elif isinstance(operand, Symbol) and operand.name in self.program.shared:
             return np.full(self.threads, self.program.shared[operand.name], dtype)
-        raise SimError(f"operand {operand} cannot be read as .{kind}\n  line {instruction.line}: {instruction.text}")
+        raise SimError(
+            f"operand {operand} cannot be read as .{kind}\n  line {instruction.line}: {instruction.text}"
+        )
 
-    def _write(self, operand: Operand, value: np.ndarray, taken: np.ndarray, instruction: Instruction) -> None:
-        """Writes `value` to a register where `taken`; narrower values are extended by their sign or by zeros."""
+    def _write(
+        self, operand: Operand, value: np.ndarray, taken: np.ndarray, instruction: Instruction
+    ) -> None:
+        """Writes `value` to a register where `taken`; narrower values are sign- or zero-extended."""
         if isinstance(operand, Symbol) and operand.name == "_":
             return
         if not isinstance(operand, Register):
-            raise SimError(f"destination {operand} is no register\n  line {instruction.line}: {instruction.text}")
+            raise SimError(
+                f"destination {operand} is no register\n  line {instruction.line}: {instruction.text}"
+            )
         dtype = PTX_TYPES[operand.type]
         if value.dtype != dtype:
             if value.dtype.itemsize < dtype.itemsize and value.dtype.kind in "iu":
                 value = value.astype(np.dtype(f"{value.dtype.kind}{dtype.itemsize}"))
             if value.dtype.itemsize != dtype.itemsize or value.dtype == np.bool_ or dtype == np.bool_:
-                raise SimError(f"a {value.dtype} does not fit .{operand.type} {operand.name}\n  line {instruction.line}: {instruction.text}")
+                raise SimError(
+                    f"a {value.dtype} does not fit .{operand.type} {operand.name}\n"
+                    f"  line {instruction.line}: {instruction.text}"
+                )
             value = value.view(dtype)
         register = self.registers.get(operand.name)
         if register is None:
             register = self.registers[operand.name] = np.zeros(self.threads, dtype)
         np.copyto(register, value, where=taken)
 
-    # -- instructions ------------------------------------------------------------------------------------------
+    # -- instructions
+    # ------------------------------------------------------------------------------------------
 
     def _step_of(self, instruction: Instruction) -> Callable[[np.ndarray], None]:
         form = ELEMENTWISE.get(instruction.form)
@@ -262,20 +297,28 @@ class Machine:
             "exit": self._nothing,
         }
         handler = handlers.get(instruction.opcode)
-        if handler is None or (instruction.opcode == "bar" and instruction.form not in ("bar.sync", "bar.warp.sync")):
-            raise PtxError(f"line {instruction.line}: {instruction.form} is not modelled ({instruction.text})")
+        if handler is None or (
+            instruction.opcode == "bar" and instruction.form not in ("bar.sync", "bar.warp.sync")
+        ):
+            raise PtxError(
+                f"line {instruction.line}: {instruction.form} is not modelled ({instruction.text})"
+            )
         return lambda taken: handler(instruction, taken)
 
     def _nothing(self, instruction: Instruction, taken: np.ndarray) -> None:
-        """Control flow is the scheduler's; threads of a warp run in step, so ``bar.warp.sync`` has no work."""
+        """Control flow is the scheduler's; a warp runs in step, so ``bar.warp.sync`` has no work."""
 
     def _elementwise(self, instruction: Instruction, form: Form) -> Callable[[np.ndarray], None]:
         destination, *sources = instruction.operands
         if len(sources) != len(form.sources):
-            raise PtxError(f"line {instruction.line}: {form.name} takes {len(form.sources)} sources ({instruction.text})")
+            raise PtxError(
+                f"line {instruction.line}: {form.name} takes {len(form.sources)} sources ({instruction.text})"
+            )
 
         def step(taken: np.ndarray) -> None:
-            values = [self._read(item, kind, instruction) for item, kind in zip(sources, form.sources, strict=True)]
+            values = [
+                self._read(item, kind, instruction) for item, kind in zip(sources, form.sources, strict=True)
+            ]
             result = form.compute(*values)
             self._write(destination, result.astype(PTX_TYPES[form.result], copy=False), taken, instruction)
 
@@ -311,10 +354,16 @@ class Machine:
         present = taken.reshape(-1, WARP)
         named = (members >> lane.astype(np.uint32)) & 1 == 1
         wrong = present & ((members != members[:, :1]) | ~named)
-        missing = present.any(1)[:, None] & (_first(members, present)[:, None] >> lane.astype(np.uint32) & 1 == 1) & ~present
+        missing = (
+            present.any(1)[:, None]
+            & (_first(members, present)[:, None] >> lane.astype(np.uint32) & 1 == 1)
+            & ~present
+        )
         if wrong.any() or missing.any():
             thread = int(np.argmax((wrong | missing).reshape(-1)))
-            raise self._error(instruction, "the member mask does not name exactly the lanes that are here", thread)
+            raise self._error(
+                instruction, "the member mask does not name exactly the lanes that are here", thread
+            )
         offset, bound = (lane_operand & 31).astype(np.int64), (clamp & 31).astype(np.int64)
         segment = ((clamp >> 8) & 31).astype(np.int64)
         last = (lane & segment) | (bound & ~segment)
@@ -322,15 +371,21 @@ class Machine:
             "up": lambda: (lane - offset, lane - offset >= last),
             "down": lambda: (lane + offset, lane + offset <= last),
             "bfly": lambda: (lane ^ offset, (lane ^ offset) <= last),
-            "idx": lambda: ((lane & segment) | (offset & ~segment), ((lane & segment) | (offset & ~segment)) <= last),
+            "idx": lambda: (
+                (lane & segment) | (offset & ~segment),
+                ((lane & segment) | (offset & ~segment)) <= last,
+            ),
         }[mode]()
         source = np.where(valid, source, lane)
         absent = present & ~np.take_along_axis(present, source, axis=1)
         if absent.any():
-            raise self._error(instruction, "shuffle from a lane that is not here", int(np.argmax(absent.reshape(-1))))
+            raise self._error(
+                instruction, "shuffle from a lane that is not here", int(np.argmax(absent.reshape(-1)))
+            )
         self._write(destination, np.take_along_axis(value, source, axis=1).reshape(-1), taken, instruction)
 
-    # -- memory ------------------------------------------------------------------------------------------------
+    # -- memory
+    # ------------------------------------------------------------------------------------------------
 
     def _ld(self, instruction: Instruction, taken: np.ndarray) -> None:
         destination, address = instruction.operands
@@ -341,7 +396,9 @@ class Machine:
             return
         threads = np.flatnonzero(taken)
         dtype = PTX_TYPES[kind]
-        memory, offsets = self._locate(instruction, space, address, threads, dtype.itemsize * count, False, read_only)
+        memory, offsets = self._locate(
+            instruction, space, address, threads, dtype.itemsize * count, False, read_only
+        )
         items = destination.items if isinstance(destination, Vector) else (destination,)
         for item, loaded in zip(items, gather(memory, offsets, dtype, count), strict=True):
             value = np.zeros(self.threads, dtype)
@@ -352,7 +409,9 @@ class Machine:
         address, source = instruction.operands
         space, count, kind, _ = _memory_form(instruction, ("global", "shared"))
         threads = np.flatnonzero(taken)
-        memory, offsets = self._locate(instruction, space, address, threads, PTX_TYPES[kind].itemsize * count, True, False)
+        memory, offsets = self._locate(
+            instruction, space, address, threads, PTX_TYPES[kind].itemsize * count, True, False
+        )
         items = source.items if isinstance(source, Vector) else (source,)
         if len(items) != count:
             raise PtxError(f"line {instruction.line}: {len(items)} values for {instruction.form}")
@@ -375,7 +434,9 @@ class Machine:
         try:
             if space == "global":
                 return self.memory.bytes, self.memory.locate(where, size, write=write, read_only=read_only)
-            offsets = self.shared.locate(where, size, self.block_of[threads], self.warp_of[threads], write=write)
+            offsets = self.shared.locate(
+                where, size, self.block_of[threads], self.warp_of[threads], write=write
+            )
             return self.shared.bytes, offsets
         except SimError as error:
             raise self._error(instruction, str(error), int(threads[error.culprit])) from None
@@ -392,7 +453,12 @@ def _memory_form(instruction: Instruction, spaces: Sequence[str]) -> tuple[str, 
     rest = rest[read_only:]
     count = {"v2": 2, "v4": 4}.get(rest[0], 1) if rest else 1
     rest = rest[count > 1 :]
-    if space not in spaces or len(rest) != 1 or rest[0] not in PTX_TYPES or math.prod((count, PTX_TYPES[rest[0]].itemsize)) > 16:
+    if (
+        space not in spaces
+        or len(rest) != 1
+        or rest[0] not in PTX_TYPES
+        or math.prod((count, PTX_TYPES[rest[0]].itemsize)) > 16
+    ):
         raise PtxError(f"line {instruction.line}: {instruction.form} is not modelled ({instruction.text})")
     return space, count, rest[0], read_only
 

@@ -1,8 +1,8 @@
 """Global and shared memory with the checks that a GPU does not make.
 
 Global memory is a heap of tensors in which every byte knows whether it may be read and written. Bytes between
-the elements of a strided view belong to nobody, so a kernel that touches them fails. Shared memory knows which
-warp wrote and read a byte since the last barrier, so a missing barrier fails too.
+the elements of a strided view belong to nobody, so a kernel that touches them fails. Shared memory knows
+which warp wrote and read a byte since the last barrier, so a missing barrier fails too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class GlobalMemory:
         self.top = -(-(end + _GUARD) // 256) * 256
         return GLOBAL_BASE + start
 
-    def fetch(self, address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    def fetch(
+        self, address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype
+    ) -> np.ndarray:
         """The tensor at `address` (strides in bytes) as a contiguous array."""
         dtype = np.dtype(dtype)
         where = _byte_offsets(shape, strides, dtype.itemsize) + (address - GLOBAL_BASE)
@@ -79,15 +81,25 @@ class GlobalMemory:
         """
         offsets = addresses - GLOBAL_BASE
         _refuse(offsets % size != 0, addresses, f"misaligned global access of {size} bytes")
-        _refuse((offsets < 0) | (offsets + size > len(self.bytes)), addresses, f"global access of {size} bytes outside every tensor")
+        _refuse(
+            (offsets < 0) | (offsets + size > len(self.bytes)),
+            addresses,
+            f"global access of {size} bytes outside every tensor",
+        )
         spans = offsets[:, None] + np.arange(size)
         if write:
-            _refuse(~self.writable[spans].all(1), addresses, f"store of {size} bytes outside the writable tensors")
+            _refuse(
+                ~self.writable[spans].all(1), addresses, f"store of {size} bytes outside the writable tensors"
+            )
             self.written[spans] = True
         else:
             _refuse(~self.readable[spans].all(1), addresses, f"load of {size} bytes outside every tensor")
             if read_only:
-                _refuse(self.written[spans].any(1), addresses, "ld.global.nc of memory that this launch has written")
+                _refuse(
+                    self.written[spans].any(1),
+                    addresses,
+                    "ld.global.nc of memory that this launch has written",
+                )
         return offsets
 
 
@@ -124,20 +136,37 @@ class SharedMemory:
                 another warp without a barrier in between.
         """
         _refuse(addresses % size != 0, addresses, f"misaligned shared access of {size} bytes")
-        _refuse((addresses < 0) | (addresses + size > self.size), addresses, f"shared access of {size} bytes out of bounds")
+        _refuse(
+            (addresses < 0) | (addresses + size > self.size),
+            addresses,
+            f"shared access of {size} bytes out of bounds",
+        )
         offsets = addresses + blocks * self.size
         spans = offsets[:, None] + np.arange(size)
         epoch, warp = self.epoch[blocks][:, None], warps[:, None]
         foreign_write = (self.write_epoch[spans] == epoch) & (self.write_warp[spans] != warp)
         if write:
-            _refuse(foreign_write.any(1), addresses, "race: two warps write this shared memory without a barrier between")
+            _refuse(
+                foreign_write.any(1),
+                addresses,
+                "race: two warps write this shared memory without a barrier between",
+            )
             foreign_read = (self.read_epoch[spans] == epoch) & (self.read_warp[spans] != warp)
-            _refuse(foreign_read.any(1), addresses, "race: written while another warp may still read it (missing barrier)")
+            _refuse(
+                foreign_read.any(1),
+                addresses,
+                "race: written while another warp may still read it (missing barrier)",
+            )
             self.write_epoch[spans], self.write_warp[spans] = epoch, warp
+            # Several warps in this very store: the scatter kept only the last of them.
+            together = (self.write_warp[spans] != warp).any(1)
+            _refuse(together, addresses, "race: two warps write this shared memory without a barrier between")
             self.written[spans] = True
         else:
             _refuse(~self.written[spans].all(1), addresses, "read of shared memory that nobody has written")
-            _refuse(foreign_write.any(1), addresses, "race: read without a barrier after another warp's write")
+            _refuse(
+                foreign_write.any(1), addresses, "race: read without a barrier after another warp's write"
+            )
             shared_read = (self.read_epoch[spans] == epoch) & (self.read_warp[spans] != warp)
             self.read_warp[spans] = np.where(shared_read, -1, warp)
             self.read_epoch[spans] = epoch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tileops.errors import KernelCompileError
@@ -72,7 +73,7 @@ def compile_to_ptx(program: Program, target: CudaTarget) -> str:
 def _ptx(program: Program, target: CudaTarget) -> tuple[str, str]:
     if program.device != "cuda" or program.block < 32 or program.block % 32 or program.block > 1024:
         raise KernelCompileError(
-            f"{program}: device={program.device!r}, block={program.block}: a CUDA program has a block of 32 to 1024 "
+            f"{program}: device={program.device!r}, block={program.block}: a CUDA block has 32 to 1024 "
             "threads, in whole warps"
         )
     with _lock:
@@ -81,19 +82,23 @@ def _ptx(program: Program, target: CudaTarget) -> tuple[str, str]:
         except KernelCompileError:
             raise
         except Exception as error:  # numba, NVVM and the traced functions each raise their own
-            raise KernelCompileError(f"{program} for {target.arch}: {type(error).__name__}: {error}") from error
+            raise KernelCompileError(
+                f"{program} for {target.arch}: {type(error).__name__}: {error}"
+            ) from error
     return _with_stable_names(text, program.name)
 
 
 def _with_stable_names(ptx: str, name: str) -> tuple[str, str]:
-    """The PTX with an entry name that does not depend on the process, and without Numba's environment pointer,
-    so that equal programs give equal bytes.
+    """The PTX with an entry name that does not depend on the process, and without Numba's environment
+    pointer, so that equal programs give equal bytes.
     """
     match = re.search(r"\.entry\s+([\w$]+)", ptx)
     if match is None:
         raise KernelCompileError(f"{name}: the compiled PTX has no entry")
     entry = f"tileops_{name}"
-    ptx = re.sub(r"^\.(?:common|visible|weak) \.global [^;]*_ZN08NumbaEnv[^;]*;\n", "", ptx, flags=re.MULTILINE)
+    ptx = re.sub(
+        r"^\.(?:common|visible|weak) \.global [^;]*_ZN08NumbaEnv[^;]*;\n", "", ptx, flags=re.MULTILINE
+    )
     return ptx.replace(match[1], entry), entry
 
 
@@ -117,7 +122,7 @@ def _link(ptx: str, target: CudaTarget, program: Program) -> tuple[bytes, str]:
         nvjitlink.destroy(handle)
 
 
-def _log(size_of, read, handle) -> str:  # type: ignore[no-untyped-def]
+def _log(size_of: Callable[[int], int], read: Callable[[int, bytearray], None], handle: int) -> str:
     text = bytearray(size_of(handle))
     if text:
         read(handle, text)

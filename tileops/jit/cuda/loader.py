@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from tileops.errors import LaunchError
 from tileops.jit.artifact import Artifact
+from tileops.jit.program import Program
 
 _MAX_GRID = 2**31 - 1
+_FLOATS = {"f32": np.float32, "f64": np.float64}
 _DEFAULT_SMEM = 48 << 10  # what a block may use without asking for more
 
 
@@ -18,16 +23,20 @@ class CudaEntry:
     The CUDA library behind it belongs to no context: one entry serves every GPU of its architecture.
 
     Attributes:
+        program: what was compiled.
+        launch: ``launch(grid, *args, device=None)``, see `put`.
         facts: of the artifact: entry, block, registers, spill_bytes, ...
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, program: Program) -> None:
         import torch
         from cuda.core import LaunchConfig, ObjectCode, launch
 
+        self.program = program
         self.facts = dict(artifact.facts)
+        self.launch: Callable[..., None] = self.put
         self._kinds: tuple[str, ...] = tuple(self.facts["args"])
-        self._has_floats = any(kind in ("f32", "f64") for kind in self._kinds)
+        self._floats = tuple(i for i, kind in enumerate(self._kinds) if kind in _FLOATS)
         code = ObjectCode.from_cubin(artifact.parts["cubin"], name=str(self.facts["entry"]))
         self._kernel = code.get_kernel(self.facts["entry"])
         self._launch = launch
@@ -40,12 +49,13 @@ class CudaEntry:
         )
         self._smem_allowed: set[int] = set()
 
-    def launch(self, grid: int, *args: Any, device: int | None = None) -> None:
+    def put(self, grid: int, *args: Any, device: int | None = None) -> None:
         """Puts the kernel on torch's current stream of a device.
 
         Args:
             grid: blocks; 0 launches nothing.
-            args: one per declared argument: int addresses and sizes, Python or NumPy floats.
+            args: one per declared argument: int addresses and sizes, and floats. NumPy scalars of the declared
+                width are taken as they are; Python floats are converted, at the cost of half a microsecond.
             device: number of the GPU that holds the data; the current one if None.
 
         Raises:
@@ -55,7 +65,7 @@ class CudaEntry:
             return
         if not 0 < grid <= _MAX_GRID:
             raise LaunchError(f"{self.facts['entry']}: a grid of {grid} blocks is outside 0 .. {_MAX_GRID}")
-        if self._has_floats:
+        if any(type(args[i]) is float for i in self._floats):
             args = pack_arguments(self._kinds, args)
         current = self._current_device()
         if device is None or device == current:
@@ -79,11 +89,13 @@ class CudaEntry:
         from cuda.bindings import driver
 
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(attribute, self.facts["dynamic_smem"], self._kernel.handle, device)
+        (status,) = driver.cuKernelSetAttribute(
+            attribute, self.facts["dynamic_smem"], self._kernel.handle, device
+        )
         if int(status) != 0:
             raise LaunchError(
-                f"{self.facts['entry']}: cuda:{device} refuses {self.facts['dynamic_smem']} bytes of shared memory "
-                f"per block ({status})"
+                f"{self.facts['entry']}: cuda:{device} refuses {self.facts['dynamic_smem']} bytes of shared "
+                f"memory per block ({status})"
             )
         self._smem_allowed.add(device)
 
@@ -91,14 +103,21 @@ class CudaEntry:
         return f"CudaEntry({self.facts['entry']}, {self.facts['arch']}, block={self.facts['block']})"
 
 
-def load(artifact: Artifact) -> CudaEntry:
+def load(artifact: Artifact, program: Program) -> CudaEntry:
     """Loads a compiled kernel. Needs a GPU and its driver.
+
+    Args:
+        artifact: of `compile_program`.
+        program: what it was compiled from, which the entry carries.
 
     Raises:
         LaunchError: the driver is missing or refuses the cubin.
+        KeyError: the artifact lacks a part or a fact.
     """
     try:
-        return CudaEntry(artifact)
+        return CudaEntry(artifact, program)
+    except KeyError:
+        raise  # an artifact of another format: the caller's business
     except Exception as error:  # a missing library, a missing driver, a cubin for another architecture
         raise LaunchError(
             f"{artifact.facts.get('entry')} ({artifact.facts.get('arch')}) cannot be loaded: "
@@ -108,7 +127,6 @@ def load(artifact: Artifact) -> CudaEntry:
 
 def pack_arguments(kinds: tuple[str, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments as cuda.core packs them right: it takes every Python float for a double."""
-    import numpy as np
-
-    makers = {"f32": np.float32, "f64": np.float64}
-    return tuple(makers[kind](arg) if kind in makers else arg for kind, arg in zip(kinds, args, strict=True))
+    return tuple(
+        _FLOATS[kind](arg) if kind in _FLOATS else arg for kind, arg in zip(kinds, args, strict=True)
+    )

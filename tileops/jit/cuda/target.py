@@ -21,11 +21,11 @@ class CudaTarget:
     arch: str
 
     @property
-    def capability(self) -> tuple[int, ...] | tuple[int, int, str]:
+    def capability(self) -> tuple[int | str, ...]:
         """``(8, 0)`` or ``(9, 0, "a")``."""
         number, suffix = _split(self.arch)
         capability = divmod(number, 10)
-        return (*capability, suffix) if suffix else capability  # type: ignore[return-value]
+        return (*capability, suffix) if suffix else capability
 
     def describe(self) -> dict[str, str]:
         """What identifies the target in the key of a compiled kernel."""
@@ -36,7 +36,8 @@ def cuda_target(arch: str | None = None, *, device: int | None = None) -> CudaTa
     """The target of `arch`, or of a GPU of this machine.
 
     Args:
-        arch: ``"sm_80"``, ``"sm_90"`` or ``"sm_90a"`` (the last two are the same target); None asks the driver.
+        arch: ``"sm_80"``, ``"sm_90"`` or ``"sm_90a"`` (the last two are the same target); None asks the
+            driver.
         device: number of the GPU that is asked; the current one if None.
 
     Raises:
@@ -46,7 +47,9 @@ def cuda_target(arch: str | None = None, *, device: int | None = None) -> CudaTa
         arch = _arch_of_device(device)
     number, suffix = _split(arch)
     if number < 80:
-        raise KernelCompileError(f"arch={arch!r}: kernels need compute capability 8.0 or newer; use sm_80 or later")
+        raise KernelCompileError(
+            f"arch={arch!r}: kernels need compute capability 8.0 or newer; use sm_80 or later"
+        )
     return CudaTarget(f"sm_{number}{suffix or ('a' if number >= 90 else '')}")
 
 

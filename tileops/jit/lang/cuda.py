@@ -8,10 +8,10 @@ A body is a Numba function of int64 addresses, int64 sizes and float scalars:
             store(out + i * WIDTH, scaled(load(x + i * WIDTH), (scale,)))
             i += lang.grid_size() * BLOCK
 
-with, in its factory, ``strip = Strip("bf16", 16)``, ``load = strip.load`` and ``scaled = strip_map(fn, [strip], strip, 1)``.
-A `Strip` is one thread's share of a tensor: vectors of 2, 4, 8 or 16 bytes that travel as packed 32-bit words and
-are unpacked to float32 only inside `strip_map` and `strip_fold`, which run the same scalar functions that the CPU's
-kernels are made from.
+with, in its factory, ``strip = Strip("bf16", 16)``, ``load = strip.load`` and ``scaled = strip_map(fn,
+[strip], strip, 1)``. A `Strip` is one thread's share of a tensor: vectors of 2, 4, 8 or 16 bytes that travel
+as packed 32-bit words and are unpacked to float32 only inside `strip_map` and `strip_fold`, which run the
+same scalar functions that the CPU's kernels are made from.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ def device_function(emit: Callable[..., Any], parameters: Sequence[Any], result:
     """A function for CUDA bodies out of one that emits IR.
 
     Args:
-        emit: ``emit(emitter, *values)`` of LLVM values; returns a value, a list of values for a tuple, or None.
+        emit: ``emit(emitter, *values)`` of LLVM values; returns a value, a list of values for a tuple, or
+            None.
         parameters: Numba types of the parameters; arguments are converted to them.
         result: Numba type of the result.
     """
 
     def typed(*_args: Any) -> Any:
-        def generate(numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> Any:
+        def generate(
+            numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]
+        ) -> Any:
             emitter = CudaEmitter(builder)
             with context.emitting(emitter):
                 value = emit(emitter, *args)
@@ -60,7 +63,10 @@ def device_function(emit: Callable[..., Any], parameters: Sequence[Any], result:
     names = [f"a{i}" for i in range(len(parameters))]
     typed.__name__ = getattr(emit, "__name__", "device_function").strip("_")
     typed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("typing_context", *names)]
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in ("typing_context", *names)
+        ]
     )
     return _intrinsic(typed)
 
@@ -76,7 +82,7 @@ def traced(function: Callable[..., Any], arity: int) -> Any:
     return device_function(emit, [types.float32] * arity, types.float32)
 
 
-# -- where a thread is ------------------------------------------------------------------------------------------
+# -- where a thread is ---------------------------------------------------------------------------------------
 
 
 def _special(register: str) -> Any:
@@ -88,7 +94,8 @@ def _special(register: str) -> Any:
     return device_function(emit, [], types.int64)
 
 
-#: Number of the thread in its block and of the block in the grid; threads of a block, blocks of the grid. int64.
+#: Number of the thread in its block and of the block in the grid; threads of a block, blocks of the grid.
+#: int64.
 thread_index = _special("tid.x")
 block_index = _special("ctaid.x")
 block_size = _special("ntid.x")
@@ -103,7 +110,7 @@ def _barrier(emitter: CudaEmitter) -> None:
 barrier = device_function(_barrier, [], types.void)
 
 
-# -- reductions -------------------------------------------------------------------------------------------------
+# -- reductions ----------------------------------------------------------------------------------------------
 
 
 def _warp_sum(emitter: CudaEmitter, value: ir.Value) -> ir.Value:
@@ -114,14 +121,15 @@ def _warp_sum(emitter: CudaEmitter, value: ir.Value) -> ir.Value:
     return value
 
 
-#: Sum over the 32 threads of a warp, the same bits in all of them (a butterfly: the order never depends on timing).
+#: Sum over the 32 threads of a warp, the same bits in all of them (a butterfly: the order never depends on
+#: timing).
 warp_sum = device_function(_warp_sum, [types.float32], types.float32)
 
 
 def block_sum(block: int) -> Any:
     """``sum(value)`` over a block of `block` threads, the same bits in all of them.
 
-    Every thread of the block must call it. A call begins and ends with a barrier, so calls may follow each other.
+    Every thread of the block must call it. It ends with a barrier, so calls may follow each other.
     """
     warps = block // WARP
     if warps == 1:
@@ -162,7 +170,7 @@ def _shared_base(emitter: CudaEmitter, name: str, size: int) -> ir.Value:
     return emitter.builder.ptrtoint(array, I32)
 
 
-# -- strips: packed elements in registers -----------------------------------------------------------------------
+# -- strips: packed elements in registers --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -200,14 +208,18 @@ class Strip:
 
     @property
     def load(self) -> Any:
-        """``load(address)``: a strip of one vector, through the read-only path (memory that no thread writes)."""
+        """``load(address)``: a strip of one vector, through the read-only path (memory that no thread
+        writes).
+        """
         self._one_vector("load")
-        return device_function(lambda emitter, address: self._load(emitter, address, None), [types.int64], self.type)
+        return device_function(
+            lambda emitter, address: self._load(emitter, address, None), [types.int64], self.type
+        )
 
     @property
     def load_below(self) -> Any:
-        """``load_below(address, step, left)``: vector j from ``address + j * step`` where ``j * step < left``; the
-        others are zeros and not touched. Read-only path, as `load`.
+        """``load_below(address, step, left)``: vector j from ``address + j * step`` where ``j * step <
+        left``; the others are zeros and not touched. Read-only path, as `load`.
         """
 
         def emit(emitter: CudaEmitter, address: ir.Value, step: ir.Value, left: ir.Value) -> list[ir.Value]:
@@ -320,9 +332,7 @@ def _unpack_tuple(emitter: CudaEmitter, strip: ir.Value, count: int) -> list[ir.
     return [emitter.builder.extract_value(strip, i) for i in range(count)]
 
 
-def strip_map(
-    function: Callable[..., Any], inputs: Sequence[Strip], output: Strip, scalars: int = 0
-) -> Any:
+def strip_map(function: Callable[..., Any], inputs: Sequence[Strip], output: Strip, scalars: int = 0) -> Any:
     """`function` over the elements of strips.
 
     Args:
@@ -348,7 +358,9 @@ def strip_map(
 
 
 def strip_fold(function: Callable[..., Any], inputs: Sequence[Strip]) -> Any:
-    """``fold(total, *strips) -> total``: ``total = function(total, element, ...)`` over the elements in order."""
+    """``fold(total, *strips) -> total``: ``total = function(total, element, ...)`` over the elements in
+    order.
+    """
 
     def emit(emitter: CudaEmitter, total: ir.Value, *args: ir.Value) -> ir.Value:
         columns = [strip.unpack(emitter, arg) for strip, arg in zip(inputs, args, strict=True)]
@@ -364,8 +376,8 @@ def walk(axes: int, operands: int) -> Any:
     """Where the element number `index` of a strided iteration lies in each operand.
 
     Returns:
-        A device function ``(index, geometry) -> (offset, ...)``; `geometry` is a tuple of int64: for each axis, the
-        innermost first, its size and the step in bytes of every operand. Surplus axes have size 1.
+        A device function ``(index, geometry) -> (offset, ...)``; `geometry` is a tuple of int64: for each
+        axis, the innermost first, its size and the step in bytes of every operand. Surplus axes have size 1.
     """
     width = 1 + operands
 
@@ -381,7 +393,9 @@ def walk(axes: int, operands: int) -> Any:
                 quotient = b.udiv(index, size)
                 coordinate = b.sub(index, b.mul(quotient, size))
                 index = quotient
-            offsets = [b.add(offset, b.mul(coordinate, step)) for offset, step in zip(offsets, steps, strict=True)]
+            offsets = [
+                b.add(offset, b.mul(coordinate, step)) for offset, step in zip(offsets, steps, strict=True)
+            ]
         return offsets
 
     emit.__name__ = f"walk_{axes}_{operands}"
@@ -394,7 +408,8 @@ def _divide(emitter: CudaEmitter, dividend: ir.Value, divisor: ir.Value) -> list
     return [quotient, emitter.builder.sub(dividend, emitter.builder.mul(quotient, divisor))]
 
 
-#: ``divide(dividend, divisor) -> (quotient, remainder)`` of int64 that are not negative (Python's ``//`` costs twice).
+#: ``divide(dividend, divisor) -> (quotient, remainder)`` of int64 that are not negative (Python's ``//``
+#: costs twice).
 divide = device_function(_divide, [types.int64, types.int64], types.UniTuple(types.int64, 2))
 
 

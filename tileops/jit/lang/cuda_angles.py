@@ -2,8 +2,8 @@
 
 An angle ``position * rate`` is needed modulo one turn, and with an absolute error that does not grow with the
 position. As an integer in units of 2**-64 turns the product wraps by itself: no range reduction, no double
-precision per position, no table, and the error at position p is p * 2**-64 turns plus that of the rate (2**-52
-relative). Sine and cosine are polynomials on a quarter turn (Cephes `sinf`, `cosf`: below 1e-7).
+precision per position, no table, and the error at position p is p * 2**-64 turns plus that of the rate
+(2**-52 relative). Sine and cosine are polynomials on a quarter turn (Cephes `sinf`, `cosf`: below 1e-7).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def rotary_angles(count: int) -> Any:
     """Cosines and sines of `count` neighbouring pairs at one position.
 
     Returns:
-        A device function ``(position, pair, slope, ratio) -> (cos_0, ..., sin_0, ...)``, float32: pair i turns by
-        ``position * 2**(i * slope) / (2 pi)`` turns. `position` and `pair` (the first of them) are int64; `slope`
-        and ``ratio = 2**slope`` are float64.
+        A device function ``(position, pair, slope, ratio) -> (cos_0, ..., sin_0, ...)``, float32: pair i
+        turns by ``position * 2**(i * slope) / (2 pi)`` turns. `position` and `pair` (the first of them) are
+        int64; `slope` and ``ratio = 2**slope`` are float64.
     """
 
     def emit(
@@ -49,7 +49,9 @@ def rotary_angles(count: int) -> Any:
 
     emit.__name__ = f"rotary_angles_{count}"
     return device_function(
-        emit, [types.int64, types.int64, types.float64, types.float64], types.UniTuple(types.float32, 2 * count)
+        emit,
+        [types.int64, types.int64, types.float64, types.float64],
+        types.UniTuple(types.float32, 2 * count),
     )
 
 
@@ -82,7 +84,9 @@ def _sin_cos(emitter: CudaEmitter, turns: ir.Value) -> tuple[ir.Value, ir.Value]
     x = b.fmul(b.sitofp(b.trunc(b.ashr(rest, I64(30)), I32), F32), _f32(2 * math.pi / 2**34))
     square = b.fmul(x, x)
     sine = b.fma(b.fmul(_polynomial(emitter, square, _SIN), square), x, x)
-    cosine = b.fma(b.fmul(_polynomial(emitter, square, _COS), square), square, b.fma(square, _f32(-0.5), _f32(1.0)))
+    cosine = b.fma(
+        b.fmul(_polynomial(emitter, square, _COS), square), square, b.fma(square, _f32(-0.5), _f32(1.0))
+    )
     quarter = b.trunc(quarter, I32)
     swapped = b.trunc(quarter, ir.IntType(1))
     sine_sign = b.shl(b.and_(quarter, I32(2)), I32(30))
@@ -113,8 +117,8 @@ def rotate_split(strip: Strip) -> tuple[Any, Any]:
     """Rotates pairs whose first elements lie in one strip and whose second elements in another.
 
     Returns:
-        Two device functions ``(first, second, angles) -> strip``, for the first and the second elements; `angles`
-        come from ``rotary_angles(strip.elements)``.
+        Two device functions ``(first, second, angles) -> strip``, for the first and the second elements;
+        `angles` come from ``rotary_angles(strip.elements)``.
     """
     count = strip.elements
 
@@ -136,7 +140,8 @@ def rotate_adjacent(strip: Strip) -> Any:
     """Rotates pairs of adjacent elements.
 
     Returns:
-        A device function ``(strip, angles) -> strip``; `angles` come from ``rotary_angles(strip.elements // 2)``.
+        A device function ``(strip, angles) -> strip``; `angles` come from ``rotary_angles(strip.elements //
+        2)``.
     """
     count = strip.elements // 2
 

@@ -1,7 +1,7 @@
 """LLVM IR of the vocabulary for NVIDIA GPUs: scalars where the CPU has vectors.
 
-NVVM accepts the LLVM 7 subset of intrinsics, and some of those (`ldexp`) end in an error, so everything that has a
-PTX instruction of its own is written as that instruction.
+NVVM accepts the LLVM 7 subset of intrinsics, and some of those (`ldexp`) end in an error, so everything that
+has a PTX instruction of its own is written as that instruction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CudaEmitter(Emitter):
         """A value is a scalar."""
         return 0
 
-    # -- inline PTX ----------------------------------------------------------------------------------------
+    # -- inline PTX ------------------------------------------------------------------------------------------
 
     def ptx(
         self,
@@ -60,8 +60,12 @@ class CudaEmitter(Emitter):
         parts = [marker + _REGISTERS[kind] for kind in results] + [_REGISTERS[arg.type] for arg in args]
         if effect:
             parts.append("~{memory}")
-        result = VOID if not results else results[0] if len(results) == 1 else ir.LiteralStructType(list(results))
-        asm = ir.InlineAsm(ir.FunctionType(result, [arg.type for arg in args]), text, ",".join(parts), side_effect=effect)
+        result = (
+            VOID if not results else results[0] if len(results) == 1 else ir.LiteralStructType(list(results))
+        )
+        asm = ir.InlineAsm(
+            ir.FunctionType(result, [arg.type for arg in args]), text, ",".join(parts), side_effect=effect
+        )
         value = self.builder.call(asm, args, attrs=("convergent", "nounwind") if effect else ("nounwind",))
         if len(results) < 2:
             return [value] if results else []
@@ -71,7 +75,7 @@ class CudaEmitter(Emitter):
         """A float32 instruction of one operand, such as ``ex2.approx.ftz.f32``."""
         return self.ptx(f"{instruction} $0, $1;", [F32], [x])[0]
 
-    # -- float32 arithmetic --------------------------------------------------------------------------------
+    # -- float32 arithmetic ----------------------------------------------------------------------------------
 
     def splat(self, scalar: ir.Value, lanes: int) -> ir.Value:
         return scalar
@@ -99,7 +103,7 @@ class CudaEmitter(Emitter):
         half = b.ashr(n, constant(ints, 1))
         return b.fmul(b.fmul(x, self._exp2_int(half, x.type)), self._exp2_int(b.sub(n, half), x.type))
 
-    # -- conversions of storage formats --------------------------------------------------------------------
+    # -- conversions of storage formats ----------------------------------------------------------------------
 
     def widen_f16(self, bits: ir.Value) -> ir.Value:
         return self.ptx("cvt.f32.f16 $0, $1;", [F32], [bits])[0]

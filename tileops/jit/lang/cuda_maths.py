@@ -1,28 +1,33 @@
 """What some words of the vocabulary are on a GPU, which has instructions for powers of two and quotients.
 
-A word that is not here runs its general form (polynomials in float32). Accuracy: exponentials 2 ulp, quotients 2 ulp,
-so `sigmoid` and `silu` 4 ulp, with the special values of the general forms.
+A word that is not here runs its general form (polynomials in float32). Accuracy: exponentials 2 ulp,
+quotients 2 ulp, so `sigmoid` and `silu` 4 ulp, with the special values of the general forms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tileops.jit.lang import context
 from tileops.jit.lang.arith import as_float, as_int, fma, ldexp, maxq, select
 from tileops.jit.lang.values import Value, as_f32
 
+if TYPE_CHECKING:
+    from tileops.jit.lang.cuda_emitter import CudaEmitter
+
 _LOG2E = 1.44269504
 _LN2_HIGH, _LN2_LOW = 0.693145752, 1.42860677e-6
-_ROUND = 12582912.0  # adding and subtracting 1.5 * 2**23 rounds to an integer, which stands in the low bits of the sum
+# Adding and subtracting 1.5 * 2**23 rounds to an integer, which stands in the low bits of the sum.
+_ROUND = 12582912.0
 _ROUND_BITS = 0x4B400000
 
 
 def _ptx(instruction: str, *args: Value) -> Value:
     """A float32 instruction of the GPU."""
     sources = ", ".join(f"${i + 1}" for i in range(len(args)))
-    (result,) = context.emitter().ptx(f"{instruction} $0, {sources};", [args[0].ir.type], [arg.ir for arg in args])
+    emitter = cast("CudaEmitter", context.emitter())
+    (result,) = emitter.ptx(f"{instruction} $0, {sources};", [args[0].ir.type], [arg.ir for arg in args])
     return Value(result, args[0].kind)
 
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch, TensorSpec, contiguous_strides
 from tileops.kernels.cuda import VECTOR_BYTES, access_width, aligned, blocks_for, refuse_float_call
@@ -120,7 +122,7 @@ class ElementwiseCudaKernel(Kernel):
         per_access = chosen.width // call.output.itemsize if chosen.form == "dense" else 1
         grid = blocks_for(-(-chosen.count // per_access), self.threads)
         launch, device = self.entries["main"].launch, call.device.index
-        rest = (chosen.count, *chosen.geometry, *map(float, self.scalars(call)))
+        rest = (chosen.count, *chosen.geometry, *map(np.float32, self.scalars(call)))
 
         def run(*tensors: Any) -> None:
             launch(

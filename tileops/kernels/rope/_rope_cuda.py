@@ -45,8 +45,8 @@ def rotate(dtype: str, width: int, pairs: str, positions: str) -> Callable[..., 
     sequence = positions == "sequence"
 
     def kernel(  # type: ignore[no-untyped-def]
-        x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim, pair_step, partner,
-        batch_step, seq_step, head_step, element_step, id_step, slope, ratio,
+        x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim, pair_step,
+        partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio,
     ):  # fmt: skip
         strips = turned + copied
         groups = (heads + head_group - 1) // head_group

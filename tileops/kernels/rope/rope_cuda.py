@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch, TensorSpec
 from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, refuse_float_call, sm_count
@@ -89,10 +91,10 @@ class Geometry:
         )  # fmt: skip
 
     @property
-    def frequencies(self) -> tuple[float, float]:
+    def frequencies(self) -> tuple[np.float64, np.float64]:
         """``(slope, ratio)``: pair i turns ``2**(i * slope)`` per position, ``ratio = 2**slope``."""
         slope = -2.0 * math.log2(self.base) / max(self.rotary_dim, 1)
-        return slope, 2.0**slope
+        return np.float64(slope), np.float64(2.0**slope)
 
 
 class RoPECudaKernel(Kernel, RoPEFwdInterface):
