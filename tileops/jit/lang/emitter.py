@@ -18,7 +18,7 @@ from llvmlite import ir
 from tileops.jit.cpu.target import CpuTarget
 
 
-class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
+class BFloat(ir.Type):
     """LLVM's ``bfloat``, which llvmlite lacks. (A subclass of ``HalfType`` would silently print ``half``.)"""
 
     null = "0.0"
@@ -27,8 +27,12 @@ class BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
     def __str__(self) -> str:
         return "bfloat"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat)
 
-BFloat._create_instance()
+    def __hash__(self) -> int:
+        return hash(BFloat)
+
 
 I1, I8, I16, I32, I64 = (ir.IntType(width) for width in (1, 8, 16, 32, 64))
 F16, F32, F64, BF16 = ir.HalfType(), ir.FloatType(), ir.DoubleType(), BFloat()
