@@ -10,6 +10,7 @@ import torch
 from tileops import jit
 from tileops.kernels.base import CallSpec, Kernel, TensorSpec
 from tileops.workloads import numerics
+from tileops.workloads.device import run_device
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -25,6 +26,11 @@ def check(actual: torch.Tensor, expected: torch.Tensor, *, controls: bool = Fals
     if controls:
         for name, wrong in numerics.negative_controls(actual):
             assert numerics.compare(wrong, expected) is not None, f"a {name} result passes as right"
+
+
+def on_device(x: torch.Tensor) -> torch.Tensor:
+    """`x` on the device under test, with its strides where that is the CPU."""
+    return x.to(run_device())
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.ops.helpers import FLOATS, at_threads, bits, check, spec_of
+from tests.ops.helpers import FLOATS, at_threads, bits, check, on_device, spec_of
 from tileops.elementwise import AddFwdOp
 from tileops.kernels.elementwise.add_cpu import AddCpuKernel
 from tileops.kernels.elementwise.call_spec import AddCall
@@ -18,7 +18,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype, name: str) -> torch.Tensor:
-    return inputs.draw(shape, dtype, inputs.generator("AddFwdOp", name))
+    return on_device(inputs.draw(shape, dtype, inputs.generator("AddFwdOp", name)))
 
 
 SHAPES = [
@@ -92,8 +92,8 @@ def test_storage_offsets(dtype: torch.dtype, offset: int) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_special_values_are_those_of_torch(dtype: torch.dtype) -> None:
     special = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-8, -1e-8, 65504.0, 3e38, 1e-40]
-    a = torch.tensor(special, dtype=dtype)[:, None]
-    b = torch.tensor(special, dtype=dtype)[None, :]
+    a = on_device(torch.tensor(special, dtype=dtype))[:, None]
+    b = a.view(1, -1)
     y, want = AddFwdOp()(a, b), a + b
     assert torch.equal(y.isnan(), want.isnan())
     assert torch.equal(bits(y)[~want.isnan()], bits(want)[~want.isnan()])
@@ -110,21 +110,25 @@ def test_factor(dtype: torch.dtype, alpha: float) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers_wrap(dtype: torch.dtype, alpha: int) -> None:
     limits = torch.iinfo(dtype)
-    a = torch.tensor([limits.max, limits.min, 5, 0, 1, limits.max - 1] * 20, dtype=dtype).view(4, 30)
-    b = torch.tensor([1, limits.max, limits.min, 0, limits.max, 2] * 20, dtype=dtype).view(4, 30)
+    a = on_device(torch.tensor([limits.max, limits.min, 5, 0, 1, limits.max - 1] * 20, dtype=dtype)).view(
+        4, 30
+    )
+    b = on_device(torch.tensor([1, limits.max, limits.min, 0, limits.max, 2] * 20, dtype=dtype)).view(4, 30)
     op = AddFwdOp(alpha=alpha)
     for left, right in ((a, b), (a, b[:1]), (a[:, :1], b), (a.t(), b.t()), (a.t()[:, ::2], b.t()[:, ::2])):
         assert torch.equal(op(left, right), torch.add(left, right, alpha=alpha))
 
 
 def test_booleans() -> None:
-    a, b = torch.tensor([[True], [False]]), torch.tensor([True, False])
-    assert torch.equal(AddFwdOp()(a, b), a + b)
+    b = on_device(torch.tensor([True, False]))
+    for alpha in (0, 1):
+        want = torch.add(b[:, None], b, alpha=alpha)
+        assert torch.equal(AddFwdOp(alpha=alpha)(b[:, None], b), want)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
-    a, b = values((300, 700), dtype, "a"), values((300, 700), dtype, "b")
+    a, b = values((300, 700), dtype, "a").cpu(), values((300, 700), dtype, "b").cpu()
     for left, right in ((a, b), (a, b[:1]), (a.t(), b.t()), (a.t(), b.view(700, 300))):
         one, two = (at_threads(count, lambda x=left, y=right: AddFwdOp(alpha=0.5)(x, y)) for count in (1, 2))
         assert torch.equal(bits(one), bits(two))

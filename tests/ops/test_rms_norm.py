@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.helpers import FLOATS, at_threads, bits, build, check, spec_of
+from tests.ops.helpers import FLOATS, at_threads, bits, build, check, on_device, spec_of
 from tileops.kernels.norm.call_spec import RMSNormCall
 from tileops.kernels.norm.rms_norm_cpu import RMSNormCpuKernel
 from tileops.norm import RMSNormFwdOp
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.in_tree_kernels
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype, name: str = "x") -> torch.Tensor:
-    return inputs.draw(shape, dtype, inputs.generator("RMSNormFwdOp", name))
+    return on_device(inputs.draw(shape, dtype, inputs.generator("RMSNormFwdOp", name)))
 
 
 # Below, at and above one vector and one unrolled step of every instruction set, and beyond the first-level
@@ -87,7 +87,7 @@ def test_a_row_of_a_packed_projection_is_read_in_place() -> None:
 
 
 def test_large_float16_values_do_not_overflow() -> None:
-    x = torch.full((2, 64), 300.0, dtype=torch.float16)
+    x = on_device(torch.full((2, 64), 300.0, dtype=torch.float16))
     assert torch.equal(RMSNormFwdOp((64,), eps=1e-5)(x), torch.ones_like(x))
 
 
@@ -113,7 +113,7 @@ def test_special_values_follow_torch() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
-    x, weight = values((301, 1031), dtype), values((1031,), dtype, "weight")
+    x, weight = values((301, 1031), dtype).cpu(), values((1031,), dtype, "weight").cpu()
     op = RMSNormFwdOp((1031,), eps=1e-5)
     one, two = (at_threads(count, lambda: op(x, weight)) for count in (1, 2))
     assert torch.equal(bits(one), bits(two))
@@ -123,7 +123,7 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("unroll", RMSNormCpuKernel.tile_space.parameters["unroll"])
 def test_every_point_of_the_tile_space(unroll: int) -> None:
-    x, weight = values((4, 1000), torch.float32), values((1000,), torch.float32, "weight")
+    x, weight = values((4, 1000), torch.float32).cpu(), values((1000,), torch.float32, "weight").cpu()
     output = torch.empty_like(x)
     call = RMSNormCall(spec_of(x), spec_of(weight), spec_of(output), 1, 1e-5)
     build(RMSNormCpuKernel, call, unroll=unroll)(x, weight, output)

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from tests.ops.helpers import FLOATS, at_threads, bits, check
+from tests.ops.helpers import FLOATS, at_threads, bits, check, on_device
 from tileops.errors import CheckError
 from tileops.kernels.rope.tables import FIRST_LENGTH, RotaryTable
 from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
@@ -19,7 +19,7 @@ LAYOUTS = ("neox", "interleaved")
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return inputs.draw(shape, dtype, inputs.generator("RoPEFwdOp", "x"))
+    return on_device(inputs.draw(shape, dtype, inputs.generator("RoPEFwdOp", "x")))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -42,8 +42,8 @@ def test_one_sequence(seq_len: int, layout: str) -> None:
 
 def test_pairs_by_hand() -> None:
     """A quarter turn of the first pair at position one: base 1 gives every pair the angle of one radian."""
-    x = torch.arange(1.0, 5.0)[None].repeat(2, 1)
-    cos, sin = torch.tensor(1.0).cos(), torch.tensor(1.0).sin()
+    x = on_device(torch.arange(1.0, 5.0)[None].repeat(2, 1))
+    cos, sin = on_device(torch.tensor(1.0).cos()), on_device(torch.tensor(1.0).sin())
     neox = RoPEFwdOp(rope_layout="neox", input_layout="1d", base=1.0)(x)
     pairs = RoPEFwdOp(rope_layout="interleaved", input_layout="1d", base=1.0)(x)
     assert torch.equal(neox[0], x[0])
@@ -72,7 +72,7 @@ def test_every_layout_in_memory(dtype: torch.dtype, layout: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_position_ids(dtype: torch.dtype, ids_dtype: torch.dtype, heads: int) -> None:
     x = values((7, heads, 64), dtype)
-    ids = torch.tensor([0, 5, 5, 8191, 3, 1023, 1024], dtype=ids_dtype)
+    ids = on_device(torch.tensor([0, 5, 5, 8191, 3, 1023, 1024], dtype=ids_dtype))
     y = RoPENeoxPositionIdsFwdOp(max_position=8192, base=100000.0)(x, ids)
     check(y, rope.rope_neox_position_ids(x, ids, base=100000.0), controls=True)
 
@@ -81,7 +81,7 @@ def test_position_ids(dtype: torch.dtype, ids_dtype: torch.dtype, heads: int) ->
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_partial_rotation_passes_the_rest_through(dtype: torch.dtype, rotary_dim: int) -> None:
     x = values((5, 3, 96), dtype)
-    ids = torch.tensor([9, 0, 100, 3, 2])
+    ids = on_device(torch.tensor([9, 0, 100, 3, 2]))
     y = RoPENeoxPositionIdsFwdOp(max_position=128, rotary_dim=rotary_dim)(x, ids)
     check(y, rope.rope_neox_position_ids(x, ids, rotary_dim=rotary_dim))
     assert torch.equal(bits(y[..., rotary_dim:]), bits(x[..., rotary_dim:]))
@@ -90,19 +90,19 @@ def test_partial_rotation_passes_the_rest_through(dtype: torch.dtype, rotary_dim
 def test_query_rows_of_a_packed_projection() -> None:
     qkv = values((6, 960), torch.bfloat16)
     query = qkv[:, :576].view(6, 9, 64)
-    ids = torch.arange(12)[::2]
+    ids = on_device(torch.arange(12))[::2]
     y = RoPENeoxPositionIdsFwdOp(max_position=64)(query, ids)
     check(y, rope.rope_neox_position_ids(query, ids), controls=True)
 
 
 def test_layouts_with_position_ids() -> None:
-    x, ids = values((6, 4, 22), torch.float16), torch.tensor([3, 1, 4, 1, 5, 9])
+    x, ids = values((6, 4, 22), torch.float16), on_device(torch.tensor([3, 1, 4, 1, 5, 9]))
     want = rope.rope_neox_position_ids(x, ids, rotary_dim=10)
     op = RoPENeoxPositionIdsFwdOp(max_position=16, rotary_dim=10)
     for name, view in inputs.layouts(x):
         for ids_name, ids_view in inputs.layouts(ids):
             check(op(view, ids_view), want, context=f"x {name}, position_ids {ids_name}")
-    same = torch.tensor([7]).expand(6)
+    same = on_device(torch.tensor([7])).expand(6)
     check(op(x, same), rope.rope_neox_position_ids(x, same, rotary_dim=10))
 
 
@@ -111,7 +111,7 @@ def test_layouts_with_position_ids() -> None:
 def test_storage_offsets(dtype: torch.dtype, offset: int) -> None:
     x, ids = (
         inputs.at_offset(values((3, 2, 34), dtype), offset),
-        inputs.at_offset(torch.tensor([1, 2, 3]), offset),
+        inputs.at_offset(on_device(torch.tensor([1, 2, 3])), offset),
     )
     y = RoPENeoxPositionIdsFwdOp(max_position=4)(x, ids)
     check(y, rope.rope_neox_position_ids(x, ids))
@@ -120,7 +120,7 @@ def test_storage_offsets(dtype: torch.dtype, offset: int) -> None:
 @pytest.mark.parametrize("bad", [-1, 16, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64])
 def test_positions_out_of_range_are_an_error(ids_dtype: torch.dtype, bad: int) -> None:
-    op, x = RoPENeoxPositionIdsFwdOp(max_position=16), values((3, 2, 8), torch.float32)
+    op, x = RoPENeoxPositionIdsFwdOp(max_position=16), values((3, 2, 8), torch.float32).cpu()
     ids = torch.tensor([0, bad, 15], dtype=ids_dtype)
     with pytest.raises(CheckError, match=rf"position_ids\[1\] is {bad}, max_position is 16"):
         op(x, ids)
@@ -129,7 +129,10 @@ def test_positions_out_of_range_are_an_error(ids_dtype: torch.dtype, bad: int) -
 
 
 def test_positions_far_into_a_table_that_grows() -> None:
-    op, x = RoPENeoxPositionIdsFwdOp(max_position=1 << 20, base=12345.0), values((2, 1, 8), torch.float32)
+    op, x = (
+        RoPENeoxPositionIdsFwdOp(max_position=1 << 20, base=12345.0),
+        values((2, 1, 8), torch.float32).cpu(),
+    )
     for position in (0, FIRST_LENGTH - 1, FIRST_LENGTH, 5 * FIRST_LENGTH, 3):
         ids = torch.tensor([position, 1])
         check(op(x, ids), rope.rope_neox_position_ids(x, ids, base=12345.0))
@@ -145,7 +148,10 @@ def test_a_table_grows_by_doubling_and_keeps_what_it_has() -> None:
 
 
 def test_threads_grow_one_table_together() -> None:
-    op, x = RoPENeoxPositionIdsFwdOp(max_position=1 << 16, base=777.0), values((4, 2, 16), torch.float32)
+    op, x = (
+        RoPENeoxPositionIdsFwdOp(max_position=1 << 16, base=777.0),
+        values((4, 2, 16), torch.float32).cpu(),
+    )
     failures: list[str] = []
 
     def work(seed: int) -> None:
@@ -166,7 +172,7 @@ def test_threads_grow_one_table_together() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, layout: str) -> None:
-    x = values((1, 600, 4, 64), dtype)
+    x = values((1, 600, 4, 64), dtype).cpu()
     op = RoPEFwdOp(rope_layout=layout, input_layout="2d")
     one, two = (at_threads(count, lambda: op(x)) for count in (1, 2))
     assert torch.equal(bits(one), bits(two))
@@ -175,5 +181,5 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, layo
 def test_infinities_and_nan_stay_within_their_pair() -> None:
     x = values((4, 1, 8), torch.float32)
     x[1, 0, 0], x[2, 0, 5] = torch.nan, torch.inf
-    ids = torch.arange(4)
+    ids = on_device(torch.arange(4))
     check(RoPENeoxPositionIdsFwdOp(max_position=4)(x, ids), rope.rope_neox_position_ids(x, ids))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.ops.helpers import FLOATS, at_threads, bits, check
+from tests.ops.helpers import FLOATS, at_threads, bits, check, on_device
 from tileops.elementwise import SiluAndMulFwdOp
 from tileops.workloads import inputs, numerics
 from tileops.workloads.elementwise import silu_and_mul
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.in_tree_kernels
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return inputs.draw(shape, dtype, inputs.generator("SiluAndMulFwdOp", "x"))
+    return on_device(inputs.draw(shape, dtype, inputs.generator("SiluAndMulFwdOp", "x")))
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 15, 16, 17, 63, 64, 65, 100, 1536, 3071, 3072, 3073, 7000])
@@ -54,7 +54,7 @@ def test_small_and_empty(shape: tuple[int, int]) -> None:
 def test_every_half_precision_gate_is_rounded_once(dtype: torch.dtype) -> None:
     gate = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     gate = gate[gate.isfinite()]
-    x = torch.stack((gate, torch.ones_like(gate)), dim=1)
+    x = on_device(torch.stack((gate, torch.ones_like(gate)), dim=1))
     error = numerics.ulp_error(SiluAndMulFwdOp()(x), silu_and_mul(x))
     assert float(error.max()) <= (0.52 if dtype == torch.bfloat16 else 0.6)
 
@@ -64,9 +64,9 @@ def test_special_values() -> None:
         [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.8, -88.8, -100.0, 1e-40, 3e38, -3e38]
     )
     gate, up = torch.meshgrid(special, torch.tensor([1.0, -1.0, 0.0, torch.inf, torch.nan]), indexing="ij")
-    x = torch.stack((gate.flatten(), up.flatten()), dim=1)
+    x = on_device(torch.stack((gate.flatten(), up.flatten()), dim=1))
     check(SiluAndMulFwdOp()(x), silu_and_mul(x))
-    zeros = SiluAndMulFwdOp()(torch.tensor([[0.0, 1.0], [-0.0, 1.0]]))
+    zeros = SiluAndMulFwdOp()(on_device(torch.tensor([[0.0, 1.0], [-0.0, 1.0]])))
     assert zeros.signbit().tolist() == [[False], [True]]
 
 
@@ -74,6 +74,6 @@ def test_special_values() -> None:
 def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
     op = SiluAndMulFwdOp()
     for shape in ((1, 60000), (77, 2222)):
-        x = values(shape, dtype)
+        x = values(shape, dtype).cpu()
         one, two = (at_threads(count, lambda x=x: op(x)) for count in (1, 2))
         assert torch.equal(bits(one), bits(two))
