@@ -1,9 +1,8 @@
-"""Grouped-query attention over dense tensors on the CPU: a blocked kernel for many queries, a split-key one for few."""
+"""Grouped-query attention over dense tensors on the CPU: a blocked kernel, and one for few queries."""
 
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -190,10 +189,82 @@ def _geometry(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
-    """to come"""
+    """Attention of few queries over many keys, which reads keys and values in place and once.
+
+    The keys are cut into chunks that depend on S_kv alone; threads take chunks, whose results are merged in order. So
+    results do not depend on the number of threads.
+    """
 
     devices = frozenset({"cpu"})
 
     @classmethod
     def refusal(cls, call: GQADenseCall) -> str | None:
-        return "to come"
+        reason = _unsupported(call)
+        if reason is None and not _is_dense(call.q, call.k, call.v):
+            reason = "elements of a head vector are not neighbours (or an odd number of 16-bit elements)"
+        S_q, D = call.q.shape[1], call.q.shape[3]
+        if reason is None and S_q * call.group_size > _FEW_QUERIES:
+            reason = f"{S_q} x {call.group_size} queries a key/value head; the decode kernel takes {_FEW_QUERIES}"
+        if reason is None and D > _LARGEST_HEAD:
+            reason = f"head_dim is {D}; the decode kernel takes up to {_LARGEST_HEAD}"
+        return reason or super().refusal(call)
+
+    @classmethod
+    def programs(cls, call: GQADenseCall, config: Config) -> dict[str, Program]:
+        program = Program.of(
+            f"{_FACTORIES}._split_keys_cpu:attend",
+            ["i64", "f32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
+            dtype=call.q.short,
+            out_dtype=call.o.short,
+            form="pairs" if call.q.dtype == "bfloat16" and cpu_target().has_avx512bf16 else "floats",
+            head_dim=call.q.shape[3],
+            heads=min(call.group_size, 4),
+        )
+        return {"main": program}
+
+    def bind(self, call: GQADenseCall) -> Callable[..., None]:
+        B, S_q, H, D = call.q.shape
+        S_kv, H_kv = call.k.shape[1:3]
+        group, heads = H // H_kv, min(H // H_kv, 4)
+        chunks = max(1, -(-S_kv // _CHUNK_KEYS))
+        chunk = _round_up(-(-S_kv // chunks), _BLOCK)
+        left, right = _key_limits(call)
+        steps = [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
+        geometry = _geometry([S_q, S_kv, H_kv, group, chunks, chunk, left, right, *steps])
+        where = ctypes.addressof(geometry)
+
+        padded = _round_up(D, 2 * cpu_target().lanes)
+        per_thread = heads * (chunk + padded) * 4 + padded * 4
+        partial_bytes = B * chunks * H_kv * S_q * group * (_FACTS_BYTES + padded * 4)
+        limit = parallel.limit(B * S_kv * S_q * H_kv * (group + 2) * D * _DECODE_NS)
+        main, team = self.entries["main"].launch, parallel.team
+        scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
+        serial_units, parallel_units = B * H_kv, B * H_kv * chunks
+        empty, uint8 = torch.empty, torch.uint8
+
+        def launch(
+            q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
+            _keep: Any = geometry,
+        ) -> None:  # fmt: skip
+            threads = team(limit)
+            memory = empty(partial_bytes + per_thread * (threads or 1) + _CACHE_LINE, dtype=uint8, device="cpu")
+            partial = -(-memory.data_ptr() // _CACHE_LINE) * _CACHE_LINE
+            tensors = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+            rest = partial, partial + partial_bytes, per_thread, where
+            if threads < 2 or chunks == 1:
+                main(threads, serial_units, _BOTH, scale, cap, *tensors, *rest)
+            else:
+                main(threads, parallel_units, _CHUNKS, scale, cap, *tensors, *rest)
+                main(0, serial_units, _MERGE, scale, cap, *tensors, *rest)
+
+        return launch
+
+
+#: Queries of one key/value head up to which the decode kernel is faster than packing the keys.
+_FEW_QUERIES = 32
+_LARGEST_HEAD = 256
+_CHUNK_KEYS = 256
+_CHUNKS, _MERGE, _BOTH = 0, 1, 2
+_FACTS_BYTES = 64
+#: Nanoseconds of one thread per element of a key and a value, each counted once and again for each query.
+_DECODE_NS = 0.006
