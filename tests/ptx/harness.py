@@ -9,8 +9,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from ptxsim import GlobalMemory, Machine, Program, launch, parse
 
+from tests.ptx.ptxsim import GlobalMemory, Machine, Program, launch, parse
 from tileops.jit.cuda import compile_program, compile_to_ptx, cuda_target
 from tileops.jit.cuda.loader import pack_arguments
 from tileops.jit.program import Program as JitProgram

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptxsim import GlobalMemory, conformance, launch, parse
-from ptxsim.forms import ELEMENTWISE
+
+from tests.ptx.ptxsim import GlobalMemory, conformance, launch, parse
+from tests.ptx.ptxsim.forms import ELEMENTWISE
 
 CASES = list(conformance.cases())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
 
+from tests.ptx.harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
 from tileops.kernels.elementwise.add_cuda import AddCudaKernel
 from tileops.kernels.elementwise.call_spec import AddCall, SiluAndMulCall
 from tileops.kernels.elementwise.silu_and_mul_cuda import SiluAndMulCudaKernel

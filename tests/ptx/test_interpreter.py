@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptxsim import GlobalMemory, PtxError, SimError, launch, parse
-from ptxsim.arithmetic import fma32, fma64
+
+from tests.ptx.ptxsim import GlobalMemory, PtxError, SimError, launch, parse
+from tests.ptx.ptxsim.arithmetic import fma32, fma64
 
 
 def module(body: str, params: str = ".param .u64 a, .param .u64 b", shared: str = "") -> str:

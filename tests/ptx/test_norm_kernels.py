@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
 
+from tests.ptx.harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
 from tileops.kernels.norm.call_spec import RMSNormCall
 from tileops.kernels.norm.rms_norm_cuda import RMSNormCudaKernel
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import ARCHS, DEVICE, DTYPES, NUMPY, Device, assert_close, facts_of, parsed, random
 
+from tests.ptx.harness import ARCHS, DEVICE, DTYPES, NUMPY, Device, assert_close, facts_of, parsed, random
 from tileops.kernels.rope.call_spec import RoPECall, RoPEPositionIdsCall
 from tileops.kernels.rope.rope_cuda import RoPECudaKernel, RoPEPositionIdsCudaKernel
 

@@ -14,9 +14,9 @@ ordering between threads beyond barriers. Its reading of the ISA is checked on h
 
 from __future__ import annotations
 
-from ptxsim.machine import Machine, launch
-from ptxsim.memory import GlobalMemory
-from ptxsim.parser import Program, parse
-from ptxsim.types import PtxError, SimError
+from tests.ptx.ptxsim.machine import Machine, launch
+from tests.ptx.ptxsim.memory import GlobalMemory
+from tests.ptx.ptxsim.parser import Program, parse
+from tests.ptx.ptxsim.types import PtxError, SimError
 
 __all__ = ["GlobalMemory", "Machine", "Program", "PtxError", "SimError", "launch", "parse"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptxsim.types import PTX_TYPES, is_float
+from tests.ptx.ptxsim.types import PTX_TYPES, is_float
 
 _SPLITTER = 2.0**27 + 1
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptxsim.forms import ELEMENTWISE, Form
-from ptxsim.types import PTX_TYPES, is_float
+from tests.ptx.ptxsim.forms import ELEMENTWISE, Form
+from tests.ptx.ptxsim.types import PTX_TYPES, is_float
 
 _COUNT = 2048
 _HEADER = ".version 7.8\n.target sm_80\n.address_size 64\n"

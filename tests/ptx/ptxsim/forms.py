@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptxsim.arithmetic import (
+from tests.ptx.ptxsim.arithmetic import (
     convert,
     divide,
     float_max,
@@ -27,7 +27,7 @@ from ptxsim.arithmetic import (
     shift_left,
     shift_right,
 )
-from ptxsim.types import PTX_TYPES
+from tests.ptx.ptxsim.types import PTX_TYPES
 
 
 @dataclass(frozen=True)

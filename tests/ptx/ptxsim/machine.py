@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ptxsim.forms import ELEMENTWISE, Form
-from ptxsim.memory import GlobalMemory, SharedMemory, gather, scatter
-from ptxsim.parser import (
+from tests.ptx.ptxsim.forms import ELEMENTWISE, Form
+from tests.ptx.ptxsim.memory import GlobalMemory, SharedMemory, gather, scatter
+from tests.ptx.ptxsim.parser import (
     Address,
     Immediate,
     Instruction,
@@ -29,7 +29,7 @@ from ptxsim.parser import (
     Vector,
     parse,
 )
-from ptxsim.types import PTX_TYPES, UNSIGNED, PtxError, SimError, is_float
+from tests.ptx.ptxsim.types import PTX_TYPES, UNSIGNED, PtxError, SimError, is_float
 
 WARP = 32
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ptxsim.types import UNSIGNED, SimError
+from tests.ptx.ptxsim.types import UNSIGNED, SimError
 
 GLOBAL_BASE = 0x10_0000_0000
 _POISON = 0xCD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ptxsim.types import PTX_TYPES, PtxError, bits_of
+from tests.ptx.ptxsim.types import PTX_TYPES, PtxError, bits_of
 
 _SPECIAL = re.compile(r"%(?:n?tid|n?ctaid)\.[xyz]$|%laneid$|%dynamic_smem_size$")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")

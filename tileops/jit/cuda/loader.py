@@ -54,8 +54,8 @@ class CudaEntry:
 
         Args:
             grid: blocks; 0 launches nothing.
-            args: one per declared argument: int addresses and sizes, and floats. NumPy scalars of the declared
-                width are taken as they are; Python floats are converted, at the cost of half a microsecond.
+            args: one per declared argument: int addresses and sizes, and floats. NumPy scalars of the
+                declared width are taken as they are, Python floats are converted at each launch.
             device: number of the GPU that holds the data; the current one if None.
 
         Raises:
