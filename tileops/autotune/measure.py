@@ -248,9 +248,7 @@ class ProcessMeasurer:
         kernel = Runner(self._problem).kernel
         made = Store(Path(self._directory))
         for program in kernel.programs(self._problem.call, dict(config)).values():
-            if program.device != "cpu":
-                return  # the first launch compiles it: its target is that of the launching context
-            key = key_for(program, jit.cpu_target())
+            key = key_for(program, jit.default_target(program.device))
             artifact = made.get(key)
             if artifact is not None and self._store.get(key) is None:
                 self._store.put(key, artifact)

@@ -68,8 +68,8 @@ class Problem:
         """
         if kernel.__module__ == "__main__" or "<locals>" in kernel.__qualname__:
             raise TuningError(
-                f"{kernel.__qualname__} is defined in {kernel.__module__}, where a measuring process cannot find "
-                "it; move the class to the top level of an importable module"
+                f"{kernel.__qualname__} is defined in {kernel.__module__}, where a measuring process cannot "
+                "find it; move the class to the top level of an importable module"
             )
         written = tuple(outputs if outputs is not None else getattr(kernel, "outputs", kernel.tensors[-1:]))
         return cls(
@@ -157,7 +157,7 @@ def device_name(call: Any) -> str:
     """The device of `call` as far as timings depend on it: CPU model and instruction set, or GPU name and
     SM count.
     """
-    device = getattr(call, "device", None)
+    device: Any = getattr(call, "device", None)
     if getattr(device, "type", "cpu") == "cuda":
         import torch
 

@@ -113,7 +113,7 @@ def environment() -> dict[str, Any]:
     return {
         "tileops": __version__,
         "sources": source_fingerprint("tileops"),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         **compiler_versions("cpu"),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
