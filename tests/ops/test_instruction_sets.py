@@ -1,4 +1,4 @@
-"""Every CPU kernel on instruction sets below that of the host: the same results, whatever the vector width."""
+"""Every CPU kernel on instruction sets below the host's: the same results, whatever the vector width."""
 
 from __future__ import annotations
 

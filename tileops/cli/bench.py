@@ -31,8 +31,10 @@ def command(
     if family is not None:
         names += [entry.name for entry in catalogue.entries(family) if entry.name not in names]
     baselines = tuple(name.strip() for name in against.split(",") if name.strip())
-    results = bench.run(
-        ops=names or None,
+    if not bench.selected(names or None, case, dtype):
+        raise usage_error("no case matches; `tileops show OP` lists the cases of an operator")
+    session = bench.run(
+        names or None,
         case=case,
         dtype=dtype,
         against=baselines,
@@ -40,6 +42,7 @@ def command(
         json_path=json_path,
         target=target,
         device=device,
+        show=typer.echo,
     )
-    if not results:
-        raise usage_error("no case matches; `tileops show OP` lists the cases of an operator")
+    if session.failures:
+        raise typer.Exit(1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
-WORKLOAD_SEED = 1235
+from tileops.manifest.workload import WORKLOAD_SEED, Call
+from tileops.ops.dtypes import dtype_of
 
 
 def seed_of(op: str, tensor: str) -> int:
@@ -39,6 +41,19 @@ def draw(
     if dtype in (torch.float64, torch.complex64, torch.complex128):
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
     return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+
+def materialize(call: Call, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
+    """The inputs of an abstract call, by name: contiguous, metadata with its values, the rest random."""
+    tensors = {}
+    for name, item in call.inputs.items():
+        where = "cpu" if item.cpu else device
+        if item.values is not None:
+            values = torch.from_numpy(np.ascontiguousarray(item.values))
+            tensors[name] = values.to(device=where, dtype=dtype_of(item.dtype))
+        else:
+            tensors[name] = draw(item.shape, dtype_of(item.dtype), generator(call.op, name, where), where)
+    return tensors
 
 
 def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
