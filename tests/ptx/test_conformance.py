@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,24 @@ def test_structural_forms(case):
     else:
         expected = (source << np.uint32(16)) | (source >> np.uint32(16))
     np.testing.assert_array_equal(result, expected)
+
+
+def test_the_assembler_accepts_every_case():
+    nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink", reason="needs the cuda13 extra")
+    for case in CASES:
+        data = case.ptx.encode()
+        handle = nvjitlink.create(1, ["-arch=sm_90a"])
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), case.name)
+        nvjitlink.complete(handle)
+        nvjitlink.destroy(handle)
+
+
+def test_the_documentation_lists_every_instruction():
+    text = (Path(__file__).parents[2] / "docs/measurements/README.md").read_text()
+    missing = [case.name for case in CASES if f"`{case.name}`" not in text]
+    assert not missing, (
+        "run scripts/device_check.py --list and put its table into docs/measurements/README.md"
+    )
 
 
 def test_every_case_is_a_module_that_parses():
