@@ -37,7 +37,7 @@ ALLOWED = {
 
 #: files that do import against the direction, inside functions of one purpose
 EXCEPTIONS = {
-    "manifest/code_checks.py": "ops",  # the validator's comparison of entries with classes, loaded for that alone
+    "manifest/code_checks.py": "ops",  # compares entries with classes; loaded by the validator alone
 }
 
 #: names that look private and are documented
