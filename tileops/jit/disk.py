@@ -112,6 +112,7 @@ class ByteStore:
         self.size_limit = size_limit
         self._trust_group = trust_group
         self._off: str | None = None
+        self._last_fault = ""
         self._checked = False
         self._warned = False
         self._used: dict[str, float] = {}
@@ -220,6 +221,8 @@ class ByteStore:
             return str(self._off)
         if os.path.lexists(self.root) and not self.root.is_dir():
             return f"{self.root} is not a directory"
+        if not (self.directory / _DATABASE).exists() and self._last_fault:
+            return self._last_fault
         if not os.path.lexists(self.root):
             parent = next(path for path in self.root.absolute().parents if path.exists())
             if not os.access(parent, os.W_OK):
@@ -408,7 +411,8 @@ class ByteStore:
         return type(error).__name__ != "Timeout"  # diskcache.Timeout, without importing diskcache to name it
 
     def _fault(self, what: str, error: Exception) -> None:
-        self.warn(f"cannot {what} the kernel cache at {self.directory}: {type(error).__name__}: {error}")
+        self._last_fault = f"cannot {what} it: {type(error).__name__}: {error}"
+        self.warn(f"the kernel cache at {self.directory} is not used now: {self._last_fault}")
 
     def warn(self, message: str) -> None:
         """Issues `message` as the one `CacheWarning` of this store and process; logs it where one was
