@@ -56,7 +56,8 @@ def tune_op(
     name = type(op).__name__
     reports = []
     done: set[tuple[type[Kernel], str]] = set()
-    for wanted in (*_built(op), *_of_examples(op, examples), *_of_calls(op, calls or ())):
+    wanted_kernels = [*_built(op), *_of_examples(op, examples), *_of_calls(op, calls or ())]
+    for wanted in wanted_kernels:
         if wanted.kernel.tile_space is None:
             continue
         problem = _problem(wanted.kernel, wanted.call)
@@ -71,9 +72,9 @@ def tune_op(
         reports.append(delegate.autotune(**options))
     op.request_tune()
     op._forget_kernels()
-    if done or reports:
+    if reports:
         return autotune.Report.merge(reports)
-    if examples or calls or any(op._built.values()):
+    if wanted_kernels:
         return autotune.Report(note=f"{name}: the kernels of these calls have no tile parameters")
     return autotune.Report(
         note=f"{name} has built no kernel yet, so nothing was tuned: call the op first, or pass example "
