@@ -54,6 +54,37 @@ def _chunk_source(dtype: str, form: str, source: str) -> Any:
     return chunk
 
 
+def _memory_ahead(dtype: str, form: str, source: str, NV: int, prefetch: int) -> tuple[Any, tuple[int, int]]:
+    """What the AMX tile fetches while it computes, so that memory and arithmetic overlap.
+
+    Panels in place: the next NV panels, shared by the row blocks that pass over the present ones. Otherwise the chunk
+    of B that has to be packed next, shared by all register tiles of the present chunk.
+
+    Returns:
+        A tile ``word(b, ldb, panel, stride, n, k, p, row_block, block, steps)`` that gives the first address, and the
+        rows and lines per row of one step. With 16 row blocks and `prefetch` 1 everything is fetched just once.
+    """
+    size = lang.itemsize(dtype)
+    raw_per_k = _forms.bytes_per_k(_forms.raw_form(dtype))
+
+    @lang.tile(
+        "b: i64, ldb: i64, panel: i64, stride: i64, n: i64, k: i64, p: i64, row_block: i64, block: i64, steps: i64",
+        returns="i64", inline=True,
+    )  # fmt: skip
+    def ahead(
+        t: Any, b: Any, ldb: Any, panel: Any, stride: Any, n: Any, k: Any, p: Any, row_block: Any, block: Any, steps: Any
+    ) -> Any:
+        share = row_block * steps * (_forms.LINE * prefetch)
+        if source == "panels":
+            return panel + (p + NV) * stride + share
+        if source == "raw":
+            return b + (n // _forms.COLUMNS + p) * ldb + k * raw_per_k + share
+        return b + (n + block * (2 * prefetch)) * ldb + k * size
+
+    lines = _forms.STEP * size // _forms.LINE
+    return ahead, (2 * prefetch, lines) if source == "rows" else (NV, prefetch)
+
+
 def blocks(
     dtype: str, form: str, source: str, MR: int, NV: int, prefetch: int
 ) -> Callable[..., None]:
@@ -65,26 +96,26 @@ def blocks(
         source: what B is (see `_chunk_source`).
         MR: rows of the register tile (32 on AMX).
         NV: panels of the register tile (2 on AMX).
-        prefetch: lines to fetch ahead at each step, 0 for none.
+        prefetch: how much memory to fetch ahead (see `_memory_ahead`), 0 for none.
     """
     chunk = _chunk_source(dtype, form, source)
     tile = _tiles_cpu.amx_tile if form in _forms.PARTS else _tiles_cpu.vector_tile
-    start, multiply, finish = tile(dtype, form, MR, NV, prefetch)
+    ahead, fetch = _memory_ahead(dtype, form, source, NV, prefetch)
+    start, multiply, finish = tile(dtype, form, MR, NV, fetch if prefetch else (0, 0))
     unit = {"f32": 1, "pairs": 2}.get(form, _forms.STEP)
     per_k = _forms.bytes_per_k(form)
-    # Bytes of a row of A in its row block, and of one step along k, per element of k.
-    a_row_per_k = {"f32": 4, "pairs": 2}.get(form) or 2 * _forms.PARTS[form]
-    a_per_k = a_row_per_k * (16 if form in _forms.PARTS else MR)
     size, step, width = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS
     in_place = 1 if source == "panels" else 0
     tile_bytes = MR * NV * width * 4
 
-    def body(begin, end, tid, A, B, D, M, N, K, ldb, ldd, MC, NC, KC, scratch, per_thread):
+    def body(
+        begin, end, tid, A, a_row, a_per_k, pitch, B, ldb, D, ldd, M, N, K, MC, NC, KC, scratch, per_thread
+    ):
+        # A row of A takes a_row bytes and an element of k a_per_k: in packed row blocks, or where the rows lie.
         start()
         own = scratch + tid * per_thread
         sums = own + (1 - in_place) * NC * KC * per_k // width
         row_blocks = (M + MC - 1) // MC
-        a_row = (K + step - 1) // step * step * a_row_per_k
         kept = 1 if K > KC else 0
         for u in range(begin, end):
             column_block = u // row_blocks
@@ -101,15 +132,16 @@ def blocks(
                 last = 1 if k + KC >= K else 0
                 steps = (count + unit - 1) // unit
                 block = 0
+                next_n = n0 + NC * last
+                next_k = (k + KC) * (1 - last)
                 for p in range(0, panels, NV):
-                    b = panel + p * stride
-                    following = b + NV * stride
                     for i in range(0, rows, MR):
                         multiply(
-                            steps, A + (m0 + i) * a_row + k * a_per_k, 16 * a_row, b, stride,
-                            sums + block * kept * tile_bytes, first, last,
+                            steps, A + (m0 + i) * a_row + k * a_per_k, a_row, a_per_k * step, pitch,
+                            panel + p * stride, stride, sums + block * kept * tile_bytes, first, last,
                             D + (m0 + i) * ldd + (n0 + p * width) * size, ldd, rows - i, columns - p * width,
-                            following + (i // MR) * steps * 64 * prefetch,
+                            ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps),
+                            stride if in_place else ldb,
                         )
                         block += 1
         finish()

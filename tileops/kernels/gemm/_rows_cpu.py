@@ -14,7 +14,9 @@ from tileops.jit.lang import pairs
 from tileops.kernels.gemm import _forms
 
 
-def dot(dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch: int) -> Callable[..., None]:
+def dot(
+    dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch: int
+) -> Callable[..., None]:
     """Body: unit `u` is NT columns of the result, for all rows.
 
     Args:
@@ -23,13 +25,16 @@ def dot(dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch:
         MT: rows of A at a time.
         NT: rows of B at a time.
         unroll: vectors of k side by side.
-        prefetch: bytes that rows of B are fetched ahead, 0 for none.
+        prefetch: rows of the next unit that are fetched while rows of A pass: all of them if there is one pass over
+            this unit, fewer if several passes share the work.
     """
     size = lang.itemsize(dtype)
 
-    @lang.tile("a: i64, lda: i64, rows: i64, b: i64, ldb: i64, columns: i64, K: i64, d: i64, ldd: i64")
+    @lang.tile(
+        "a: i64, lda: i64, rows: i64, b: i64, ldb: i64, columns: i64, K: i64, d: i64, ldd: i64, ahead: i64"
+    )
     def multiply(
-        t: Any, a: Any, lda: Any, rows: Any, b: Any, ldb: Any, columns: Any, K: Any, d: Any, ldd: Any
+        t: Any, a: Any, lda: Any, rows: Any, b: Any, ldb: Any, columns: Any, K: Any, d: Any, ldd: Any, ahead: Any
     ) -> None:
         width = t.LANES * (2 if native_pairs else 1)
         # Rows beyond the matrix repeat its last one; their sums are not stored.
@@ -52,10 +57,9 @@ def dot(dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch:
             return result
 
         def steps(k: Any, total: list[Any]) -> list[Any]:
-            if prefetch:
-                for row in rights:
-                    for line in range(0, unroll * width * size, 64):
-                        t.prefetch(row + k * size + (line + prefetch))
+            for row in range(prefetch):
+                for line in range(0, unroll * width * size, 64):
+                    t.prefetch(ahead + ldb * row + k * size + line)
             count = MT * NT
             sums: list[Any] = []
             for part in range(unroll):
@@ -79,7 +83,8 @@ def dot(dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch:
         for u in range(begin, end):
             n = u * NT
             for m in range(0, M, MT):
-                multiply(A + m * lda, lda, M - m, B + n * ldb, ldb, N - n, K, D + m * ldd + n * size, ldd)
+                ahead = B + (n + NT + m // MT % NT) * ldb
+                multiply(A + m * lda, lda, M - m, B + n * ldb, ldb, N - n, K, D + m * ldd + n * size, ldd, ahead)
 
     return body
 
@@ -93,10 +98,13 @@ def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefet
     paired = _forms.raw_form(dtype) == "pairs"
     word, width, line_bytes = 4, NV * _forms.COLUMNS, _forms.LINE
 
-    @lang.tile("a: i64, lda: i64, rows: i64, b: i64, stride: i64, columns: i64, steps: i64, d: i64, ldd: i64")
+    @lang.tile(
+        "a: i64, lda: i64, rows: i64, b: i64, stride: i64, columns: i64, steps: i64, d: i64, ldd: i64, ahead: i64"
+    )
     def multiply(
-        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, columns: Any, steps: Any, d: Any, ldd: Any
-    ) -> None:
+        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, columns: Any, steps: Any, d: Any, ldd: Any,
+        ahead: Any,
+    ) -> None:  # fmt: skip
         per_panel = _forms.COLUMNS // t.LANES
         vectors = NV * per_panel
         count = MT * vectors
@@ -130,10 +138,9 @@ def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefet
             return result
 
         def several(k: Any, total: list[Any]) -> list[Any]:
-            if prefetch:
-                for panel in range(NV):
-                    for step in range(unroll):
-                        t.prefetch(b + stride * panel + (k + step) * line_bytes + prefetch)
+            for panel in range(prefetch):
+                for step in range(unroll):
+                    t.prefetch(ahead + stride * panel + (k + step) * line_bytes)
             sums: list[Any] = []
             for part in range(unroll):
                 sums += add(k + part, total[part * count : (part + 1) * count])
@@ -157,8 +164,8 @@ def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefet
         for u in range(begin, end):
             n = u * width
             for m in range(0, M, MT):
-                multiply(
-                    A + m * lda, lda, M - m, B + u * NV * stride, stride, N - n, steps, D + m * ldd + n * size, ldd
-                )
+                b = B + u * NV * stride
+                ahead = b + (NV + m // MT % NV) * stride
+                multiply(A + m * lda, lda, M - m, b, stride, N - n, steps, D + m * ldd + n * size, ldd, ahead)
 
     return body

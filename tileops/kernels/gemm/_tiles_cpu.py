@@ -2,11 +2,13 @@
 
 A tile is three words: ``start()`` and ``finish()`` around all work of a thread, and
 
-    multiply(steps, a, a_stride, b, stride, sums, first, last, d, ldd, rows, columns, ahead)
+    multiply(steps, a, a_row, a_step, pitch, b, stride, sums, first, last, d, ldd, rows, columns, ahead, ahead_stride)
 
 which multiplies a row block at `a` with NV panels at `b` (`stride` bytes apart) over `steps`, starts from zero if `first`
 and else from the float32 block `sums`, and stores into the result `d` if `last` and else back into `sums`. `rows` and
-`columns` are what is left of the result. `ahead` is memory that will be wanted next.
+`columns` are what is left of the result. On AMX the rows of a tile of A are `pitch` bytes apart, its tiles 16 times
+`a_row`, and one step takes `a_step` bytes. From `ahead` on lies memory that will be wanted next, in several rows
+`ahead_stride` bytes apart.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from tileops.jit.lang import pairs
 from tileops.kernels.gemm import _forms
 
 _SIGNATURE = (
-    "steps: i64, a: i64, a_stride: i64, b: i64, stride: i64, sums: i64, first: i64, last: i64, d: i64, ldd: i64, "
-    "rows: i64, columns: i64, ahead: i64"
+    "steps: i64, a: i64, a_row: i64, a_step: i64, pitch: i64, b: i64, stride: i64, sums: i64, first: i64, last: i64, "
+    "d: i64, ldd: i64, rows: i64, columns: i64, ahead: i64, ahead_stride: i64"
 )
 #: Lines that the vector tile fetches ahead of its loads.
 _AHEAD = 8
@@ -43,13 +45,13 @@ def _nothing() -> Any:
     return nothing
 
 
-def vector_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
+def vector_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
     """MR rows of NV panels in vector registers."""
 
     @lang.tile(_SIGNATURE)
     def multiply(
-        t: Any, steps: Any, a: Any, a_stride: Any, b: Any, stride: Any, sums: Any, first: Any, last: Any,
-        d: Any, ldd: Any, rows: Any, columns: Any, ahead: Any,
+        t: Any, steps: Any, a: Any, a_row: Any, a_step: Any, pitch: Any, b: Any, stride: Any, sums: Any, first: Any,
+        last: Any, d: Any, ldd: Any, rows: Any, columns: Any, ahead: Any, ahead_stride: Any,
     ) -> None:  # fmt: skip
         size = lang.itemsize(dtype)
         per_panel = _forms.COLUMNS // t.LANES
@@ -68,7 +70,7 @@ def vector_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words
                 t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4))
                 for j in range(vectors)
             ]
-            if prefetch:
+            if fetch[0]:
                 for panel in range(NV):
                     t.prefetch(line + stride * panel + _AHEAD * _forms.LINE)
                 t.prefetch(row + _AHEAD * MR * 4)
@@ -113,13 +115,14 @@ def vector_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words
     return _nothing(), multiply, _nothing()
 
 
-def amx_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
+def amx_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
     """Two by two accumulator tiles: 32 rows of two panels.
 
-    The result leaves through `sums`, since tiles can only be stored to memory.
+    The result leaves through `sums`, since tiles can only be stored to memory. Each step fetches ``fetch[1]`` lines
+    of each of ``fetch[0]`` rows at `ahead`.
     """
     parts = _forms.PARTS[form]
-    amx_bytes = _forms.TILE
+    size, amx_bytes = lang.itemsize(dtype), _forms.TILE
     assert (MR, NV) == (32, 2)
 
     @lang.tile("", inline=True)
@@ -134,8 +137,8 @@ def amx_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
 
     @lang.tile(_SIGNATURE)
     def multiply(
-        t: Any, steps: Any, a: Any, a_stride: Any, b: Any, stride: Any, sums: Any, first: Any, last: Any,
-        d: Any, ldd: Any, rows: Any, columns: Any, ahead: Any,
+        t: Any, steps: Any, a: Any, a_row: Any, a_step: Any, pitch: Any, b: Any, stride: Any, sums: Any, first: Any,
+        last: Any, d: Any, ldd: Any, rows: Any, columns: Any, ahead: Any, ahead_stride: Any,
     ) -> None:  # fmt: skip
         def zero() -> None:
             for i in range(4):
@@ -146,13 +149,20 @@ def amx_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
                 t.amx_load(i, sums + i * amx_bytes, _forms.LINE)
 
         t.when(first != 0, zero, resume)
+        # What is stored at the end is fetched meanwhile: rows of the result are rarely in a near cache.
+        target = t.select_value(last != 0, d, sums)
+        target_row = t.select_value(last != 0, ldd, _forms.LINE)
 
         def step(k: Any, _: Any) -> None:
-            at = k * (parts * amx_bytes)
-            lefts, rights = (a + at, a + a_stride + at), (b + at, b + stride + at)
-            for line in range(prefetch):
-                for panel in range(NV):
-                    t.prefetch(ahead + stride * panel + (k * prefetch + line) * _forms.LINE, locality=2)
+            for row in range(2):
+                for line in range(0, 2 * t.LANES * size, _forms.LINE):
+                    t.prefetch(target + t.min(2 * k + row, MR - 1) * target_row + line, write=True)
+            rows_ahead, lines_ahead = fetch
+            for row in range(rows_ahead):
+                for line in range(lines_ahead):
+                    t.prefetch(ahead + ahead_stride * row + (k * lines_ahead + line) * _forms.LINE, locality=2)
+            left_at, right_at = a + k * a_step, b + k * (parts * amx_bytes)
+            lefts, rights = (left_at, left_at + 16 * a_row), (right_at, right_at + stride)
             held: list[int | None] = [None, None]
             for left, right in _PRODUCTS[parts]:
                 if held[1] != right:
@@ -161,7 +171,7 @@ def amx_tile(dtype: str, form: str, MR: int, NV: int, prefetch: int) -> Words:
                 if held[0] != left:
                     for i in (0, 1):
                         # Panels are used again for the next rows; rows stream past them.
-                        t.amx_load(4 + i, lefts[i] + left * amx_bytes, _forms.LINE, stream=True)
+                        t.amx_load(4 + i, lefts[i] + left * amx_bytes, pitch, stream=True)
                 held = [left, right]
                 for i in range(4):
                     t.amx_dot_bf16(i, 4 + i // 2, 6 + i % 2)

@@ -17,13 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit import cpu_target, parallel
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, TensorSpec
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
+from tileops.kernels.gemm.scratch import borrowed
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -81,6 +80,7 @@ class Path:
         kind: see the module.
         form: what the register tile of `blocks` multiplies (see `_forms`).
         source: what `blocks` finds as B: "rows", "raw" (a packed weight in another form), "panels".
+        pack_a: A is packed into row blocks first; AMX can also read rows where they lie.
         dense_a: A must be copied to dense rows first.
         dense_b: B likewise.
         pack_b: B is packed as a whole first.
@@ -89,6 +89,7 @@ class Path:
     kind: Literal["dot", "panels", "blocks"]
     form: str
     source: str
+    pack_a: bool
     dense_a: bool
     dense_b: bool
     pack_b: bool
@@ -113,26 +114,34 @@ def path(call: GemmCall) -> Path:
     form = _form(dtype)
     few = m <= _few_rows(dtype)
     dense_a = k > 1 and call.a_strides[1] != 1
+    pack_a = dense_a or form != "parts1" or not _readable_as_tiles(call)
     if call.packed is not None:
         raw = "f32" if dtype == "f32" else "pairs"
         in_form = raw == form or (dtype == "bf16" and form == "parts1")
         # Words of two elements must not run over the end of a row of A.
         odd = raw == "pairs" and k % 2 == 1
         if few:
-            return Path("panels", form, "raw", dense_a or odd, False, False)
-        return Path("blocks", form, "panels" if in_form else "raw", dense_a, False, False)
+            return Path("panels", form, "raw", False, dense_a or odd, False, False)
+        return Path("blocks", form, "panels" if in_form else "raw", pack_a, dense_a, False, False)
     dense_b = k > 1 and call.b_strides[0] != 1
     if few:
-        return Path("dot", form, "rows", dense_a, dense_b, False)
+        return Path("dot", form, "rows", False, dense_a, dense_b, False)
     pack_all = m > _PACK_ALL_ABOVE
-    return Path("blocks", form, "panels" if pack_all else "rows", dense_a, dense_b, pack_all)
+    return Path("blocks", form, "panels" if pack_all else "rows", pack_a, dense_a, dense_b, pack_all)
+
+
+def _readable_as_tiles(call: GemmCall) -> bool:
+    """Whether AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the cache."""
+    m, _, k = call.mnk
+    pitch = call.a_strides[0] * call.a.itemsize
+    return m % 32 == 0 and k % STEP == 0 and pitch % 2048 != 0
 
 
 def _tiles_of(form: str) -> dict[str, tuple[int, ...]]:
     """Values of the tile parameters for a form."""
     lanes = cpu_target().lanes
     if form.startswith("parts"):
-        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024), "prefetch": (0, 1, 4)}
+        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024), "prefetch": (0, 1, 4, 16)}
     shapes = {16: ((6, 12, 14), (2, 4)), 8: ((4, 6), (1,)), 4: ((2, 3), (1,))}[lanes]
     return {"MR": shapes[0], "NV": shapes[1], "KC": (256, 384, 512, 1024), "prefetch": (0, 1)}
 
@@ -161,7 +170,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             "MC": (84, 168, 512, 504, 1024, 1008),
             "NC": (64, 128, 256, 512),
             "KC": (256, 384, 512, 1024),
-            "prefetch": (0, 1, 4),
+            "prefetch": (0, 1, 4, 16),
         },
         constraints=(_fits,),
         bucket=lambda call: {
@@ -184,8 +193,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     def default_config(cls, call: GemmCall) -> Config:
         form = _form(call.a.short)
         if form.startswith("parts"):
-            few = call.mnk[0] < 256
-            return {"MR": 32, "NV": 2, "MC": 1024, "NC": 256, "KC": 512, "prefetch": 4 if few else 1}
+            m = call.mnk[0]
+            prefetch = 1 if m >= 512 else 4 if m >= 128 else 16
+            return {"MR": 32, "NV": 2, "MC": 1024, "NC": 256, "KC": 512 // int(form[-1]), "prefetch": prefetch}
         lanes = cpu_target().lanes
         if lanes == 16:
             kc = 1024 if form == "pairs" else 384
@@ -205,7 +215,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
                 f"{_GEMM}._rows_cpu:dot",
                 ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
                 dtype=dtype, native_pairs=native, MT=_rows_at_once(call.mnk[0]), NT=_DOT_ROWS,
-                unroll=4 if call.mnk[0] == 1 else 1, prefetch=0,
+                unroll=4 if call.mnk[0] == 1 else 1, prefetch=_DOT_ROWS if call.mnk[0] <= 4 else 1,
             )  # fmt: skip
             return found
         if chosen.kind == "panels":
@@ -214,22 +224,24 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
                 f"{_GEMM}._rows_cpu:panels",
                 ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
                 dtype=dtype, native_pairs=native, MT=_rows_at_once(call.mnk[0]), NV=_UNIT_PANELS if wide else 1,
-                unroll=4 if call.mnk[0] == 1 and wide else 1, prefetch=0,
+                unroll=4 if call.mnk[0] == 1 and wide else 1,
+                prefetch=(_UNIT_PANELS if wide else 1) if call.mnk[0] <= 4 else 1,
             )  # fmt: skip
             return found
         amx = chosen.form.startswith("parts")
         pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
         options = {"parts": int(chosen.form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
-        found["pack_a"] = Program.of(
-            f"{_GEMM}._forms:{pack_a}", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, **options
-        )
+        if chosen.pack_a:
+            found["pack_a"] = Program.of(
+                f"{_GEMM}._forms:{pack_a}", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, **options
+            )
         if chosen.pack_b:
             found["pack_b"] = _pack_b(dtype, chosen.form)
         found["main"] = Program.of(
             f"{_GEMM}._blocks_cpu:blocks",
-            ["ptr"] * 3 + ["i64"] * 8 + ["ptr", "i64"],
+            ["ptr", "i64", "i64", "i64", "ptr", "i64", "ptr", *["i64"] * 7, "ptr", "i64"],
             dtype=dtype, form=chosen.form, source=chosen.source, MR=config["MR"], NV=config["NV"],
-            prefetch=config["prefetch"] if chosen.source == "panels" or not amx else 0,
+            prefetch=config["prefetch"],
         )  # fmt: skip
         return found
 
@@ -245,8 +257,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             return lambda a, b, d: launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), 0)
 
         def run(a: Any, b: Any, d: Any) -> None:
-            scratch = torch.empty(own_scratch(), dtype=torch.uint8, device="cpu")
-            launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch.data_ptr())
+            with borrowed(own_scratch()) as scratch:
+                launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch)
 
         return run
 
@@ -285,14 +297,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         chunks = max(1, round(k / config["KC"]))
         kc = _round_up(-(-k // chunks), STEP)
-        mc = min(config["MC"] // mr * mr, _round_up(m, mr))
-        column_blocks = -(-n // config["NC"])
-        threads = max(1, team(limit))
-        row_blocks = -(-m // mc)
-        if row_blocks == 1:
-            # As many blocks for every thread, and none too small.
-            column_blocks = min(_round_up(column_blocks, threads), -(-n // nr))
-        nc = _round_up(-(-n // column_blocks), nr)
+        row_blocks = -(-m // config["MC"])
+        mc = _round_up(-(-m // row_blocks), mr)
+        nc = _columns_of_a_block(n, nr, config["NC"], row_blocks, max(1, team(limit)))
         units = row_blocks * -(-n // nc)
 
         in_place = chosen.source == "panels"
@@ -302,7 +309,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         a_rows = 16 if chosen.form.startswith("parts") else mr
         a_units = -(-_round_up(m, mr) // a_rows)
         a_stride = padded_k * a_row * a_rows
-        a_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN)
+        a_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN) if chosen.pack_a else 0
         b_stride = per_k * padded_k
         b_units = packed_panels(n) if chosen.pack_b else 0
         b_bytes = b_units * b_stride
@@ -311,7 +318,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         rows_ldb = 0 if call.packed else _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
         ldb = b_stride if chosen.pack_b else panel_stride(size, k) if call.packed else rows_ldb
         ldd = n * size
-        main, pack_a = self.entries["main"].launch, self.entries["pack_a"].launch
+        a_layout = (padded_k * a_row, a_row * a_rows, 64) if chosen.pack_a else (lda, size, lda)
+        main = self.entries["main"].launch
+        pack_a = self.entries["pack_a"].launch if chosen.pack_a else None
         pack_b = self.entries["pack_b"].launch if chosen.pack_b else None
         pack_limit = parallel.limit(m * k * size / _STREAM)
 
@@ -319,12 +328,14 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             return a_bytes + b_bytes + max(1, team(limit)) * per_thread
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
-            pack_a(team(pack_limit), a_units, a, lda, m, k, scratch, a_stride)
+            if pack_a is not None:
+                pack_a(team(pack_limit), a_units, a, lda, m, k, scratch, a_stride)
+                a = scratch
             if pack_b is not None:
                 pack_b(team(limit), b_units, b, rows_ldb, n, k, scratch + a_bytes, b_stride)
                 b = scratch + a_bytes
             main(
-                team(limit), units, scratch, b, d, m, n, k, ldb, ldd, mc, nc, kc,
+                team(limit), units, a, *a_layout, b, ldb, d, ldd, m, n, k, mc, nc, kc,
                 scratch + a_bytes + b_bytes, per_thread,
             )  # fmt: skip
 
@@ -349,18 +360,17 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         def run(a: Any, b: Any, d: Any) -> None:
             more = 0 if own_scratch is None else own_scratch()
-            scratch = torch.empty(a_bytes + b_bytes + more, dtype=torch.uint8, device="cpu")
-            base = scratch.data_ptr()
-            left, right = a.data_ptr(), b.data_ptr()
-            if a_stage is not None:
-                limit, units, row_step, k_step, rows = a_stage
-                copy(team(limit), units, left, row_step, k_step, rows, k, base, ld)
-                left = base
-            if b_stage is not None:
-                limit, units, row_step, k_step, rows = b_stage
-                copy(team(limit), units, right, row_step, k_step, rows, k, base + a_bytes, ld)
-                right = base + a_bytes
-            launch(left, right, d.data_ptr(), base + a_bytes + b_bytes)
+            with borrowed(a_bytes + b_bytes + more) as base:
+                left, right = a.data_ptr(), b.data_ptr()
+                if a_stage is not None:
+                    limit, units, row_step, k_step, rows = a_stage
+                    copy(team(limit), units, left, row_step, k_step, rows, k, base, ld)
+                    left = base
+                if b_stage is not None:
+                    limit, units, row_step, k_step, rows = b_stage
+                    copy(team(limit), units, right, row_step, k_step, rows, k, base + a_bytes, ld)
+                    right = base + a_bytes
+                launch(left, right, d.data_ptr(), base + a_bytes + b_bytes)
 
         return run
 
@@ -371,6 +381,24 @@ _Scratch = Callable[[], int] | None
 
 def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
+
+
+def _columns_of_a_block(n: int, step: int, wanted: int, row_blocks: int, threads: int) -> int:
+    """Width of the column blocks, near `wanted`, that spreads the units over the threads most evenly."""
+    best, least = step, None
+    for blocks in range(1, -(-n // step) + 1):
+        width = _round_up(-(-n // blocks), step)
+        if width > max(2 * wanted, step):
+            continue
+        if 2 * width < wanted and least is not None:
+            break
+        units = row_blocks * -(-n // width)
+        # The thread with most work has this many columns of result rows.
+        load = -(-units // threads) * min(width, n)
+        cost = load * (1 + 0.1 * abs(width - wanted) / wanted)
+        if least is None or cost < least:
+            best, least = width, cost
+    return best
 
 
 def _rows_at_once(m: int) -> int:
