@@ -1,0 +1,198 @@
+"""What a search measures and chooses, with times made up."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import tuned_kernels as kernels
+
+from tests.autotune.conftest import noise_of
+from tileops import settings
+from tileops.autotune import config_for, lookup, tune
+from tileops.autotune.measure import Result
+from tileops.autotune.record import default_records
+from tileops.errors import TuningError
+
+CALL = kernels.call()
+VALID = [(a, b) for a in range(8) for b in range(4) if a >= b]
+
+
+def bowl(config) -> float:
+    """Fastest at a = 6, b = 2."""
+    return 1e-3 * (1 + 0.1 * (config["a"] - 6) ** 2 + 0.2 * (config["b"] - 2) ** 2)
+
+
+def test_a_small_space_is_measured_whole_and_the_default_first(fake):
+    measurer = fake(bowl)
+    (result,) = tune(kernels.Grid, CALL, measurer=measurer).kernels
+    assert result.best == {"a": 6, "b": 2}
+    assert result.default == {"a": 3, "b": 1}
+    assert measurer.checked[0] == result.default
+    assert {(point.config["a"], point.config["b"]) for point in result.points} == set(VALID)
+    assert result.measured == len(VALID) - 1
+    assert result.speedup == pytest.approx(bowl({"a": 3, "b": 1}) / bowl({"a": 6, "b": 2}))
+    assert measurer.published == [{"a": 6, "b": 2}]
+    assert measurer.closed
+    assert lookup(kernels.Grid, CALL) == {"a": 6, "b": 2}
+
+
+def test_a_large_space_is_sampled_without_repeats(fake, cache):
+    measurer = fake(lambda config: 1e-3 * (1 + abs(config["a"] - 11) + abs(config["b"] - 4) + config["flag"]))
+    (result,) = tune(kernels.Large, CALL, measurer=measurer, trials=40, seed=3).kernels
+    texts = [point.text for point in result.points]
+    assert len(set(texts)) == len(texts) == 40
+    assert result.best_seconds < 0.4 * result.default_seconds, (
+        "finds most of the way from 16 to 1 in 40 of 400"
+    )
+    assert (cache / "studies.log").exists()
+
+
+def test_the_same_seed_searches_the_same_points(fake, tmp_path):
+    runs = []
+    for n in range(2):
+        with settings.scope(cache_dir=str(tmp_path / str(n))):
+            measurer = fake(lambda config: 1e-3 * (1 + config["a"] * 0.1 + config["b"]))
+            (result,) = tune(kernels.Large, CALL, measurer=measurer, trials=25, seed=7).kernels
+            runs.append([point.text for point in result.points])
+    assert runs[0] == runs[1]
+
+
+def test_nothing_is_measured_twice(fake, monkeypatch):
+    tune(kernels.Grid, CALL, measurer=fake(bowl))
+    again = fake(bowl)
+    (result,) = tune(kernels.Grid, CALL, measurer=again).kernels
+    assert (result.measured, again.checked, result.best) == (0, [], {"a": 6, "b": 2})
+    wider = kernels.TileSpace({"a": tuple(range(8)), "b": (*range(4), 9)})
+    monkeypatch.setattr(kernels.Grid, "tile_space", wider)
+    more = fake(bowl)
+    (result,) = tune(kernels.Grid, CALL, measurer=more).kernels
+    assert result.measured == 40 - len(VALID), "the new points only"
+    assert result.best == {"a": 6, "b": 2}
+
+
+def test_a_tie_goes_to_the_first_in_the_order_of_the_space(fake, tmp_path):
+    choices = set()
+    for seed in range(50):
+        with settings.scope(cache_dir=str(tmp_path / str(seed))):
+            measurer = fake(
+                lambda config: {"slow": 2e-3, "medium": 1e-3, "good": 1e-3}[config["way"]],
+                noise_of(seed, 1.0, 1.001),
+            )
+            (result,) = tune(kernels.Sound, CALL, measurer=measurer).kernels
+            choices.add(result.best["way"])
+    assert choices == {"medium"}
+
+
+def test_a_default_that_is_as_fast_stays(fake):
+    measurer = fake(lambda config: {"slow": 1.01e-3, "medium": 1e-3, "good": 1e-3}[config["way"]])
+    (result,) = tune(kernels.Sound, CALL, measurer=measurer).kernels
+    assert result.best == {"way": "slow"}
+    assert result.persisted
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_contention_does_not_change_the_choice(fake, seed):
+    def noise(sample: int) -> float:
+        return chance(sample) * (3.0 if sample < 150 else 1.0)
+
+    chance = noise_of(seed, 1.0, 1.05)
+    measurer = fake(bowl, noise)
+    (result,) = tune(kernels.Grid, CALL, measurer=measurer).kernels
+    assert result.best == {"a": 6, "b": 2}
+
+
+def test_timings_that_vary_too_much_are_not_recorded(fake):
+    measurer = fake(bowl, noise_of(0, 1.0, 20.0))
+    (result,) = tune(kernels.Grid, CALL, measurer=measurer).kernels
+    assert result.best == result.default
+    assert not result.persisted
+    assert "vary" in result.note
+    assert lookup(kernels.Grid, CALL) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [math.inf, math.nan, 0.0, Result("crashed", cause="died"), Result("timeout", cause="late")],
+)
+def test_when_everything_fails_the_causes_are_named_and_nothing_is_recorded(fake, bad):
+    measurer = fake(lambda config: bad)
+    with pytest.raises(TuningError, match="default config failed") as caught:
+        tune(kernels.Grid, CALL, measurer=measurer)
+    assert '{"a":3,"b":1}: ' in str(caught.value)
+    assert measurer.closed
+    assert lookup(kernels.Grid, CALL) is None
+
+
+def test_candidates_that_fail_are_outcomes(fake, caplog):
+    def seconds(config):
+        return {"slow": 4e-3, "medium": Result("wrong", cause="off by one"), "good": math.nan}[config["way"]]
+
+    with caplog.at_level(logging.INFO, "tileops.autotune"):
+        (result,) = tune(kernels.Sound, CALL, measurer=fake(seconds)).kernels
+    assert result.outcomes == {"ok": 1, "crashed": 1, "wrong": 1}
+    assert result.best == {"way": "slow"}
+    assert result.persisted
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1, "failures are for the debug level"
+    assert lines[0].startswith("Sound: way=slow 4000.0 us, default way=slow 4000.0 us: 1.00x, 2 measured in ")
+    assert lines[0].endswith("s, 1 crashed, 1 wrong")
+
+
+def test_a_candidate_that_fails_later_is_not_chosen(fake):
+    calls = []
+
+    def seconds(config):
+        if config["way"] == "good":
+            calls.append(1)
+            if len(calls) > 6:
+                return Result("crashed", cause="died at last")
+            return 1e-3
+        return {"slow": 4e-3, "medium": 2e-3}[config["way"]]
+
+    (result,) = tune(kernels.Sound, CALL, measurer=fake(seconds)).kernels
+    assert result.best == {"way": "medium"}
+
+
+def test_a_spent_budget_gives_the_best_so_far(fake, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("tileops.autotune.session.time.monotonic", lambda: clock[0])
+
+    def seconds(config):
+        clock[0] += 0.5
+        return bowl(config)
+
+    (result,) = tune(kernels.Grid, CALL, measurer=fake(seconds), budget=20.0).kernels
+    assert result.seconds <= 22.0
+    assert "budget" in result.note
+
+
+def test_trials_bound_the_search(fake):
+    (result,) = tune(kernels.Grid, CALL, measurer=fake(bowl), trials=5).kernels
+    assert len(result.points) == 5
+
+
+def test_a_kernel_without_tile_parameters_is_left_alone():
+    report = tune(kernels.Plain, CALL)
+    assert report.kernels == ()
+    assert "no tile parameters" in report.note
+    assert config_for(kernels.Plain, CALL, tuned=True) == {"way": "slow"}
+
+
+def test_the_progress_listener_is_told(fake):
+    seen = []
+    tune(kernels.Grid, CALL, measurer=fake(bowl), progress=seen.append)
+    assert {item.phase for item in seen} == {"compile", "measure", "confirm"}
+    assert seen[-1].best == pytest.approx(bowl({"a": 3, "b": 1}) / bowl({"a": 6, "b": 2}))
+    assert str(seen[-1]).startswith("tuning Grid: ")
+
+
+def test_reports_are_plain_values_and_tables(fake):
+    report = tune(kernels.Sound, CALL, op="DoubleFwdOp", measurer=fake(lambda config: 1e-3))
+    content = report.to_dict()
+    assert content["kernels"][0]["op"] == "DoubleFwdOp"
+    assert content["kernels"][0]["outcomes"] == {"ok": 3}
+    assert content["kernels"][0]["default_us"] == pytest.approx(1000.0)
+    assert report.table().splitlines()[1].split()[:2] == ["Sound", "way=slow"]
+    assert default_records().get is not None

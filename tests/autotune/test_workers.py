@@ -1,0 +1,72 @@
+"""Candidates in real processes: whatever one does, the search goes on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import tuned_kernels as kernels
+
+from tests.autotune.intervals import overlapping
+from tileops.autotune import tune
+from tileops.autotune.measure import ProcessMeasurer
+from tileops.autotune.problem import Problem
+from tileops.errors import TuningError
+from tileops.jit.store import default_store
+
+pytestmark = pytest.mark.serial
+
+
+def test_a_space_of_traps_gives_the_good_config_in_time():
+    start = time.monotonic()
+    (result,) = tune(kernels.Double, kernels.call(), budget=15.0, jobs=1).kernels
+    assert time.monotonic() - start < 20.0
+    assert result.best == {"way": "good"}
+    outcomes = {point.config["way"]: point.outcome for point in result.points}
+    assert outcomes == {
+        "slow": "ok",
+        "medium": "ok",
+        "good": "ok",
+        "abort": "crashed",
+        "hang": "timeout",
+        "huge": "oom",
+        "wrong": "wrong",
+        "unwritten": "wrong",
+        "uncompilable": "compile_failed",
+        "impossible": "invalid",
+    }
+    causes = {point.config["way"]: point.cause for point in result.points}
+    assert "SIGABRT" in causes["abort"]
+    assert "unwritten" in causes["unwritten"]
+    assert "no such instruction" in causes["uncompilable"]
+    assert (torch.ones(1) + 1).item() == 2
+
+
+def test_a_default_that_crashes_is_an_error_with_causes():
+    with pytest.raises(TuningError, match="SIGABRT"):
+        tune(kernels.Broken, kernels.call(), budget=15.0, jobs=1)
+
+
+def measurer(kernel, call, **options) -> ProcessMeasurer:
+    return ProcessMeasurer(Problem.of(kernel, call, **options), default_store(), jobs=1)
+
+
+def test_tensors_that_a_kernel_updates_are_made_afresh():
+    runner = measurer(kernels.Updating, kernels.call(), updated=("output",))
+    try:
+        for _ in range(3):
+            assert runner.check({"way": "good"}, 20.0).ok
+            assert runner.time({"way": "good"}, 5, 20.0).ok
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("kernel", [type("Local", (kernels.Sound,), {"__module__": "__main__"})])
+def test_a_class_that_a_worker_cannot_import_is_refused(kernel):
+    with pytest.raises(TuningError, match="importable module"):
+        tune(kernel, kernels.call())
+
+
+def test_timed_sections_of_two_processes_do_not_overlap(cache):
+    assert overlapping(cache) == []
