@@ -156,6 +156,8 @@ def global_scope(signature: Signature, *, allow_bytes: bool = False) -> Scope:
                 scope = scope.with_kind(name, infer(expr, scope))
             except ExpressionError:
                 scope = scope.with_kind(name, k.INT)  # reported by check_kinds, once
+    for name in pending:
+        scope = scope.with_kind(name, k.INT)  # lets in a cycle; reported where a plan is made
     return scope
 
 

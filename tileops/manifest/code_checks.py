@@ -197,7 +197,7 @@ def _check_boundary(entry: Entry, cls: Any) -> Iterator[Finding]:
 
 
 def _check_families(entries: list[Entry]) -> Iterator[Diagnostic]:
-    """``__all__`` of a family holds exactly its entries whose class exists (spec-only ones may lack theirs)."""
+    """``__all__`` of a family holds exactly its entries whose class exists (spec-only ones may lack it)."""
     for family in sorted({entry.family for entry in entries}):
         module = _family_module(family)
         if isinstance(module, str):

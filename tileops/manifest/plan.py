@@ -357,6 +357,8 @@ class _Planner:
         factor = _integer(scale.node)
         if factor is not None and factor <= 0:
             return False
+        if not scale.names <= self.constructed:
+            return False  # a factor that a call solves may be 0, and then every value fits
         self.steps.append(BindAffine(at_construction, tensor.name, place, name, scale, offset, item.expr))
         self._learn(name, at_construction)
         self.solved.add(name)

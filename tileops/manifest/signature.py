@@ -488,7 +488,9 @@ def _read_combos(reader: Reader, raw: Any, where: str) -> tuple[Mapping[str, str
     for position, row in enumerate(reader.sequence(raw, where)):
         place = f"{where}[{position}]"
         fields = reader.mapping(row, place)
-        bad = sorted(repr(value) for value in fields.values() if value not in DTYPES)
+        bad = sorted(
+            repr(value) for value in fields.values() if not isinstance(value, str) or value not in DTYPES
+        )
         if bad:
             reader.report(place, f"unknown dtype {', '.join(bad)}; known are {', '.join(DTYPES)}")
         elif fields:

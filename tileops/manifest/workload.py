@@ -225,7 +225,7 @@ class _Row:
 
     def _some(self) -> set[str]:
         raw = self.raw.get("some", [])
-        if not isinstance(raw, list):
+        if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
             raise self.error("some", f"expected a list of optional tensors, got {raw!r}")
         allowed = {name for name, decl in self.signature.inputs.items() if decl.optional is True}
         for name in raw:

@@ -116,7 +116,7 @@ class _Inference:
         kind = scope.kind(name)
         if kind is None:
             raise self.expr.error(f"{name!r} is not declared; declare it in params", node)
-        if isinstance(kind, k.Maybe):
+        if isinstance(kind, k.Maybe | k.NoneKind):
             raise self.expr.error(
                 f"{name}.value is read where {name} may be absent; guard it with present({name})", node
             )
