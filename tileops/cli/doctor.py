@@ -26,8 +26,8 @@ def command(as_json: JsonFlag = False) -> None:
 def collect() -> dict[str, dict[str, Any]]:
     """Everything the doctor knows, by section, as plain values."""
     from tileops import jit
-    from tileops.gemm import packs
     from tileops.jit.store import default_store
+    from tileops.ops.gemm.pack import packs
 
     cache = default_store().info()
     cpu: dict[str, Any] = {"setting": settings.current().cpu, "model": _cpu_model()}
@@ -36,7 +36,7 @@ def collect() -> dict[str, dict[str, Any]]:
         cpu |= {"target": str(target), "lanes": target.lanes, "features": " ".join(sorted(target.enabled))}
     except settings.SettingsError as error:
         cpu["problem"] = str(error)
-    held = packs()
+    held = list(packs())
     return {
         "versions": {"tileops": __version__, "python": platform.python_version()}
         | {p: _version(p) for p in _PACKAGES},
