@@ -75,7 +75,7 @@ def _plan(op: type[Op], row: Call, device: DeviceFacts) -> Iterator[PlannedCall 
     names = (*op.entry.signature.inputs, *op.entry.signature.outputs)
     specs = {name: _spec(tensors.get(name), device) for name in names}
     # An op that takes packed operands names the layouts; its calls are planned with and without.
-    layouts = (None, *getattr(op, "packed_layouts", lambda dtype: ())(specs[names[0]].dtype))
+    layouts = (None, *getattr(op, "packed_layouts", lambda specs: ())(specs))
     for layout in layouts if device.type == "cpu" else (None,):
         call = instance._call_spec(CallFacts(device, specs, dict(row.indices), layout))
         try:

@@ -18,6 +18,9 @@ from tileops.workloads.smollm2.weights import LayerWeights, ModelWeights
 class _StaticDecoder(nn.Module):
     """One graph for a fixed number of tokens: writes them at `positions`, attends over the whole cache."""
 
+    cos: torch.Tensor
+    sin: torch.Tensor
+
     def __init__(self, weights: ModelWeights, max_len: int) -> None:
         super().__init__()
         config = weights.config
