@@ -221,14 +221,14 @@ class Strip:
         """``load_below(address, step, left)``: vector j from ``address + j * step`` where ``j * step <
         left``; the others are zeros and not touched. Read-only path, as `load`.
         """
+        return self._load_below(pinned=False)
 
-        def emit(emitter: CudaEmitter, address: ir.Value, step: ir.Value, left: ir.Value) -> list[ir.Value]:
-            words = []
-            for here, inside in self._places(emitter, address, step, left):
-                words += self._load(emitter, here, inside)
-            return words
-
-        return device_function(emit, [types.int64] * 3, self.type)
+    @property
+    def fetch_below(self) -> Any:
+        """`load_below` that stays where it stands: the compiler neither moves it out of a loop, where what is
+        unpacked from it would fill registers, nor behind a barrier, where its latency would show.
+        """
+        return self._load_below(pinned=True)
 
     @property
     def store(self) -> Any:
@@ -263,6 +263,15 @@ class Strip:
 
         return device_function(emit, [single.type], self.type)
 
+    def _load_below(self, *, pinned: bool) -> Any:
+        def emit(emitter: CudaEmitter, address: ir.Value, step: ir.Value, left: ir.Value) -> list[ir.Value]:
+            words = []
+            for here, inside in self._places(emitter, address, step, left):
+                words += self._load(emitter, here, inside, pinned=pinned)
+            return words
+
+        return device_function(emit, [types.int64] * 3, self.type)
+
     def _one_vector(self, what: str) -> None:
         if self.vectors != 1:
             raise ValueError(f"{what} is for a strip of one vector; use {what}_below for {self.vectors}")
@@ -277,7 +286,9 @@ class Strip:
             places.append((b.add(address, offset), b.zext(b.icmp_signed("<", offset, left), I32)))
         return places
 
-    def _load(self, emitter: CudaEmitter, address: ir.Value, inside: ir.Value | None) -> list[ir.Value]:
+    def _load(
+        self, emitter: CudaEmitter, address: ir.Value, inside: ir.Value | None, *, pinned: bool = False
+    ) -> list[ir.Value]:
         """Packed words of one vector; zeros where `inside` (an i32 truth value) is 0."""
         n = self.words
         names = ",".join(f"${i}" for i in range(n))
@@ -290,7 +301,7 @@ class Strip:
             bits = 16 if self.width == 2 else 32
             zeros = " ".join(f"mov.b{bits} ${i}, 0;" for i in range(n))
             text = f"{{ .reg .pred p; setp.ne.b32 p, ${n + 1}, 0; {zeros} @p {access} }}"
-            words = emitter.ptx(text, kinds, [address, inside], early=True)
+            words = emitter.ptx(text, kinds, [address, inside], early=True, effect=pinned)
         return [emitter.builder.zext(word, I32) for word in words] if self.width == 2 else words
 
     def _store(

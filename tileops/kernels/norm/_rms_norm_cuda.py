@@ -40,7 +40,7 @@ def held_rows(
     float. The address `weight` is 0 where there is none.
     """
     strip = lang.Strip(dtype, width, vectors)
-    load, store = strip.load_below, strip.store_below
+    load, fetch, store = strip.load_below, strip.fetch_below, strip.store_below
     square_sum = lang.strip_fold(_square_sum, [strip])
     weigh = lang.strip_map(_weighted, [strip, strip], strip, 1)
     multiply = lang.strip_map(_scaled, [strip], strip, 1)
@@ -56,9 +56,11 @@ def held_rows(
         row = lang.block_index() * rows_per_block + row_of_block
         while row < rows:
             values = load(x + row * x_step + offset, step, left)
+            # Under way while the sum is formed. Without a weight nothing is read.
+            factors = fetch(weight + offset, step, left if weight != 0 else 0)
             scale = scale_of(row_sum(square_sum(0.0, values)), size, eps)
             if weight != 0:
-                result = weigh(values, load(weight + offset, step, left), (scale,))
+                result = weigh(values, factors, (scale,))
             else:
                 result = multiply(values, (scale,))
             store(out + row * row_bytes + offset, step, left, result)
