@@ -99,6 +99,15 @@ def test_special_values_are_those_of_torch(dtype: torch.dtype) -> None:
     assert torch.equal(bits(y)[~want.isnan()], bits(want)[~want.isnan()])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_finite_half_precision_value_is_kept(dtype: torch.dtype) -> None:
+    """Subnormals too, in whole vectors, where the conversion instruction of some CPUs would flush them."""
+    a = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    a = on_device(a[a.isfinite()])
+    zeros = torch.zeros_like(a)
+    assert torch.equal(bits(AddFwdOp()(a, zeros)), bits(a + zeros))
+
+
 @pytest.mark.parametrize("alpha", [0, 2, -1, 0.3])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_factor(dtype: torch.dtype, alpha: float) -> None:

@@ -127,6 +127,13 @@ def rsqrt_exact(x):
 
 
 @word
+def reciprocal_lp(x):
+    """``1 / x`` to a relative error of 2**-14, for normal `x` with a normal reciprocal, and NaN."""
+    (x,) = _f32(x)
+    return Value(context.emitter().reciprocal_lp(x.ir), x.kind)
+
+
+@word
 def abs_(x):
     """Absolute value (clears the sign bit, of NaN too)."""
     (x,) = _f32(x)
@@ -245,6 +252,6 @@ def ldexp(x, n):
 
 __all__ = [
     "Lockstep", "abs_", "any_true", "as_float", "as_int", "copysign", "first", "floor", "fma", "iota", "isplat", "ldexp",
-    "mask_below", "max_nan", "maxq", "min_nan", "minq", "rint", "rsqrt_exact", "select", "shift_right_logical", "splat",
+    "mask_below", "max_nan", "maxq", "min_nan", "minq", "reciprocal_lp", "rint", "rsqrt_exact", "select", "shift_right_logical", "splat",
     "sqrt", "tail_mask", "to_float", "to_int", "zeros",
 ]  # fmt: skip

@@ -196,6 +196,13 @@ class Emitter:
         half = b.ashr(n, constant(ints, 1))
         return b.fmul(b.fmul(x, self._exp2_int(half, x.type)), self._exp2_int(b.sub(n, half), x.type))
 
+    def reciprocal_lp(self, x: ir.Value) -> ir.Value:
+        """``1 / x`` to a relative error of 2**-14 at worst, for normal `x` with a normal reciprocal, and NaN."""
+        if self.target.has_avx512 and _kind(x.type).lanes == 16:
+            name = "llvm.x86.avx512.rcp14.ps.512"
+            return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
+        return self.builder.fdiv(constant(_kind(x.type), 1.0), x)
+
     def _exp2_int(self, n: ir.Value, result: ir.Type) -> ir.Value:
         b, ints = self.builder, _kind(n.type)
         return b.bitcast(b.shl(b.add(n, constant(ints, 127)), constant(ints, 23)), result)
@@ -215,6 +222,34 @@ class Emitter:
         rounded = b.add(bits, b.add(odd, constant(ints, 0x7FFF)))
         rounded = b.select(b.fcmp_unordered("uno", x, x), constant(ints, 0x7FC00000), rounded)
         return b.trunc(b.lshr(rounded, constant(ints, 16)), ints.of("i16").ir)
+
+    def narrow_bf16_group(self, xs: Sequence[ir.Value]) -> list[ir.Value]:
+        """`narrow_bf16` of several vectors. The conversion instruction flushes subnormals, so it is used behind one
+        test of them all; NaN keeps its upper bits.
+        """
+        if not (self.target.has_avx512bf16 and all(_kind(x.type).lanes == 16 for x in xs)):
+            return [self.narrow_bf16(x) for x in xs]
+        b = self.builder
+        halves = Kind("i16", 16).ir
+        fast = [b.bitcast(b.fptrunc(x, ir.VectorType(BF16, 16)), halves) for x in xs]
+        name, subnormal = "llvm.x86.avx512.fpclass.ps.512", I32(0x20)
+        tests = [self.call(name, ir_type("b1", 16), (x, subnormal)) for x in xs]
+        found = functools.reduce(b.or_, tests)
+        before = b.block
+        slow, done = b.append_basic_block("subnormal"), b.append_basic_block("narrowed")
+        b.cbranch(b.icmp_unsigned("!=", b.bitcast(found, I16), I16(0)), slow, done).set_weights([1, 1 << 20])
+        b.position_at_end(slow)
+        exact = [self.narrow_bf16(x) for x in xs]
+        b.branch(done)
+        after = b.block
+        b.position_at_end(done)
+        results = []
+        for quick, careful in zip(fast, exact, strict=True):
+            phi = b.phi(halves)
+            phi.add_incoming(quick, before)
+            phi.add_incoming(careful, after)
+            results.append(phi)
+        return results
 
     def widen_f16(self, bits: ir.Value) -> ir.Value:
         """float16 bit patterns (i16) to float32, exactly."""

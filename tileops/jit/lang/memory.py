@@ -7,7 +7,7 @@ them in the kernel's factory and use the word in the body. Every access needs el
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba import types
@@ -75,6 +75,18 @@ def store_as(dtype: str, address: Value, value: Value, mask: Value | None = None
     _check(dtype)
     stored = narrow(dtype, value)
     context.emitter().store(i64(address).ir, stored.ir, None if mask is None else mask.ir)
+
+
+def store_group(dtype: str, addresses: Sequence[Value], values: Sequence[Value]) -> None:
+    """`store_as` of several vectors; rounding to bfloat16 is cheaper for a group."""
+    _check(dtype)
+    emit = context.emitter()
+    if dtype == "bf16":
+        stored = emit.narrow_bf16_group([as_f32(value).ir for value in values])
+    else:
+        stored = [narrow(dtype, value).ir for value in values]
+    for address, bits in zip(addresses, stored, strict=True):
+        emit.store(i64(address).ir, bits)
 
 
 def _factory(make: Callable[[str], Callable[..., Any]]) -> Callable[[str], Word]:

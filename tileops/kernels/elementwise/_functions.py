@@ -34,3 +34,7 @@ def scaled_logical_or(a: Any, b: Any, alpha: Any) -> Any:
 
 def silu_and_mul(gate: Any, up: Any) -> Any:
     return lang.silu(gate) * up
+
+
+def silu_and_mul_lp(gate: Any, up: Any) -> Any:
+    return lang.silu_lp(gate) * up

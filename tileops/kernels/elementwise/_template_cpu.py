@@ -36,8 +36,13 @@ class _Floats:
     def splat(self, t: Any, dtype: str, address: Any) -> Any:
         return t.load_splat(dtype, address)
 
-    def store(self, t: Any, dtype: str, address: Any, value: Any, mask: Any = None) -> None:
-        t.store(dtype, address, value, mask)
+    def store(
+        self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None
+    ) -> None:
+        if mask is None:
+            t.store_group(dtype, addresses, values)
+        else:
+            t.store(dtype, addresses[0], values[0], mask)
 
     def copy(self, t: Any, dtype: str, source: Any, target: Any) -> None:
         """One element, as the scratch holds it."""
@@ -65,8 +70,11 @@ class _Integers:
     def splat(self, t: Any, dtype: str, address: Any) -> Any:
         return t.splat_integer(self.element, address, self.lanes(t))
 
-    def store(self, t: Any, dtype: str, address: Any, value: Any, mask: Any = None) -> None:
-        t.store_words(address, value, mask)
+    def store(
+        self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None
+    ) -> None:
+        for address, value in zip(addresses, values, strict=True):
+            t.store_words(address, value, mask)
 
     def copy(self, t: Any, dtype: str, source: Any, target: Any) -> None:
         """One element, as the scratch holds it."""
@@ -115,8 +123,8 @@ def _span(function: str, access: Any, operands: Sequence[tuple[str, str]], outpu
 
             result = compute(*(argument(index) for index in range(len(operands))))
             size = lang.itemsize(output)
-            for u in range(count):
-                access.store(t, output, out + i * size + u * lanes * size, result.members[u], mask)
+            addresses = [out + i * size + u * lanes * size for u in range(count)]
+            access.store(t, output, addresses, result.members, mask)
 
         step = lanes * unroll
         unrolled = start + (stop - start) // step * step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tileops.kernels.base import Config
 from tileops.kernels.elementwise.call_spec import SiluAndMulCall, SiluAndMulFwdInterface
 from tileops.kernels.elementwise.template_cpu import ElementwiseCpuKernel, Operand
 
@@ -13,7 +14,12 @@ class SiluAndMulCpuKernel(ElementwiseCpuKernel, SiluAndMulFwdInterface):
 
     @classmethod
     def function(cls, call: SiluAndMulCall) -> str:
-        return "silu_and_mul"
+        # An error of 1e-4 is a fortieth of bfloat16's last place, but a fifth of float16's.
+        return "silu_and_mul_lp" if call.output.dtype == "bfloat16" else "silu_and_mul"
+
+    @classmethod
+    def default_config(cls, call: SiluAndMulCall) -> Config:
+        return {"unroll": 8}
 
     @classmethod
     def operands(cls, call: SiluAndMulCall) -> tuple[Operand, ...]:

@@ -176,7 +176,7 @@ class ElementwiseCpuKernel(Kernel):
     """
 
     devices = frozenset({"cpu"})
-    tile_space = TileSpace({"unroll": (1, 2, 4, 6)})
+    tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8)})
     ns_per_kib: ClassVar[float] = 8.0
 
     @classmethod

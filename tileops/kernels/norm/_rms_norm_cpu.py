@@ -48,8 +48,10 @@ def _sweeps(source: str, factor: str, output: str, unroll: int) -> tuple[Any, An
             weights = [t.load(factor, factors + offset * factor_size, mask) for offset in offsets]
             values = [value * shared for value in values]
             values = [value * weight for value, weight in zip(values, weights, strict=True)]
-            for offset, value in zip(offsets, values, strict=True):
-                t.store(output, out + offset * output_size, value, mask)
+            if mask is None:
+                t.store_group(output, [out + offset * output_size for offset in offsets], values)
+            else:
+                t.store(output, out + i * output_size, values[0], mask)
 
         t.loop(0, unrolled, step, body=lambda i, _: write(i, unroll))
         t.loop(unrolled, whole, t.LANES, body=lambda i, _: write(i, 1))

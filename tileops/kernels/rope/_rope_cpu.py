@@ -20,8 +20,13 @@ def _neox(source: str, output: str) -> Any:
         def pairs(i: Any, mask: Any = None) -> None:
             cos, sin = t.load("f32", turns + i * 4, mask), t.load("f32", turns + (half + i) * 4, mask)
             first, second = t.load(source, x + i * size, mask), t.load(source, x + (half + i) * size, mask)
-            t.store(output, out + i * output_size, lang.fma(first, cos, -(second * sin)), mask)
-            t.store(output, out + (half + i) * output_size, lang.fma(second, cos, first * sin), mask)
+            turned = [lang.fma(first, cos, -(second * sin)), lang.fma(second, cos, first * sin)]
+            addresses = [out + i * output_size, out + (half + i) * output_size]
+            if mask is None:
+                t.store_group(output, addresses, turned)
+            else:
+                for address, value in zip(addresses, turned, strict=True):
+                    t.store(output, address, value, mask)
 
         t.loop(0, whole, t.LANES, body=lambda i, _: pairs(i))
         t.loop(whole, half, t.LANES, body=lambda i, _: pairs(i, t.mask_lt(half - i)))
