@@ -35,6 +35,7 @@ _TIE = 0.02  # configs this close to the fastest are equal, and the first of the
 _SPREAD = 0.3  # a quieter half that spreads wider than this is no measurement
 _FINALISTS = 4
 _LOSER = 1.3  # after three rounds, a config this much slower than the best of its batch is not timed again
+_SEARCH_SHARE = 0.75  # of the budget
 _SAMPLE_SECONDS = 1e-3  # launches are repeated to fill a sample of this length
 
 
@@ -179,7 +180,8 @@ class _Facts:
     def recorded(self, record: Record) -> KernelReport:
         seconds = {point.text: point.seconds for point in record.points if point.ok}
         fits = self.kernel.tile_space.is_valid(record.config, self.call)
-        best = dict(record.config) if fits else self.default
+        names = self.kernel.tile_space.parameters
+        best = {name: record.config[name] for name in names} if fits else self.default
         return self.report(
             best=best,
             default_seconds=seconds.get(config_text(record.default), math.nan),
@@ -240,6 +242,9 @@ class _Session:
         self._measurer = measurer
         self._start = time.monotonic()
         self._budget = budget
+        # The rest of the budget is for confirming the choice: one that is not confirmed is not taken.
+        self._end = self._start + _SEARCH_SHARE * budget
+        self._usual = 0.0  # seconds of a launch with the default
         self._listener = listener
         space = facts.kernel.tile_space
         self._order = {config_text(config): i + 1 for i, config in enumerate(space.points(facts.call))}
@@ -261,6 +266,8 @@ class _Session:
         while proposed and self._left() > 0:
             self._measure(proposed)
             proposed = self._search.ask(batch)
+        cut_off = self._left() <= 0
+        self._end = self._start + self._budget
         note, best = self._confirm()
         default_seconds = self._default.seconds
         chosen = self._points.get(config_text(best))
@@ -270,8 +277,8 @@ class _Session:
             self._points.values(), key=lambda point: self._order.get(point.text, len(self._order))
         )
         others = [point for point in ordered if point.text != default.text]
-        if self._left() <= 0:
-            note = note or f"the budget of {self._budget:g} s ran out"
+        if cut_off:
+            note = note or f"the search was cut off to stay within {self._budget:g} s"
         return self._facts.report(
             best=best,
             default_seconds=default_seconds,
@@ -284,7 +291,7 @@ class _Session:
         )
 
     def _left(self) -> float:
-        return self._start + self._budget - time.monotonic()
+        return self._end - time.monotonic()
 
     def _report(self, phase: str, best: float = 1.0) -> None:
         if self._listener is not None:
@@ -306,7 +313,9 @@ class _Session:
     def _measure(self, configs: list[dict[str, Any]]) -> None:
         candidates = [_Candidate(config, self._order[config_text(config)]) for config in configs]
         ready = self._admit(candidates)
-        self._rounds([self._default, *ready], _rounds_for(self._default))
+        if ready:
+            self._default.samples = []  # compared are samples of the same minutes
+            self._rounds([self._default, *ready], _rounds_for(self._usual))
         for candidate in candidates:
             self._settle(candidate)
 
@@ -319,7 +328,7 @@ class _Session:
         result = candidate.result
         ratio = candidate.seconds / self._default.seconds if result.ok else math.nan
         seconds = candidate.seconds if result.ok else math.nan
-        point = Point(dict(sorted(candidate.config.items())), result.outcome, seconds, ratio, result.cause)
+        point = Point(dict(candidate.config), result.outcome, seconds, ratio, result.cause)
         if not result.ok:
             log.debug("%s %s: %s: %s", self._facts.kernel.__qualname__, *_line(point))
         self._points[point.text] = point
@@ -332,7 +341,7 @@ class _Session:
         Raises:
             TuningError: the default fails.
         """
-        fresh = [] if self._default.samples else [self._default]
+        fresh = [] if self._usual else [self._default]
         self._report("compile")
         self._compile([*fresh, *candidates])
         for candidate in [*fresh, *candidates]:
@@ -342,6 +351,7 @@ class _Session:
                 self._fail()
         if fresh:
             self._rounds(fresh, 3)
+            self._usual = self._default.seconds
         return [candidate for candidate in candidates if candidate.result.ok and self._left() > 0]
 
     def _fail(self) -> None:
@@ -380,8 +390,7 @@ class _Session:
     def _check(self, candidate: _Candidate) -> Result:
         if self._left() <= 0:
             return Result("ok")
-        usual = self._default.seconds if self._default.samples else 0.0
-        limit = self._left() if candidate is self._default else 2.0 + 50.0 * usual
+        limit = self._left() if candidate is self._default else 2.0 + 50.0 * self._usual
         result = _sane(self._measurer.check(candidate.config, min(limit, max(self._left(), 0.1))))
         if result.ok:
             candidate.repeats = max(1, min(1000, int(_SAMPLE_SECONDS / max(result.seconds, 1e-7))))
@@ -418,8 +427,8 @@ class _Session:
         """Measures the best points together with the default, and chooses; a note, and the config."""
         ok = sorted((point for point in self._points.values() if point.ok), key=lambda point: point.ratio)
         near = [point for point in ok if point.ratio <= min(1.0, ok[0].ratio * 1.05)][:_FINALISTS]
-        if not near or self._left() <= 0:
-            return "", self._choose(near)
+        if not near:
+            return "", self._facts.default
         finalists = [
             _Candidate(dict(point.config), self._order.get(point.text, len(self._order))) for point in near
         ]
@@ -429,8 +438,8 @@ class _Session:
         ready = self._admit(finalists)
         contenders = [self._default, *ready]
         for _ in range(3):
-            self._rounds(contenders, 2 * _rounds_for(self._default))
-            contenders = [found for found in contenders if found.result.ok]
+            self._rounds(contenders, 2 * _rounds_for(self._usual))
+            contenders = [found for found in contenders if found.result.ok and found.samples]
             if self._left() <= 0 or all(found.spread <= _SPREAD for found in contenders):
                 break
         for found in contenders[1:]:
@@ -450,8 +459,9 @@ class _Session:
         return dict(min(tied, key=lambda point: self._order.get(point.text, len(self._order))).config)
 
 
-def _rounds_for(default: _Candidate) -> int:
-    return 7 if default.seconds < 0.02 else 5 if default.seconds < 0.2 else 3
+def _rounds_for(seconds: float) -> int:
+    """Rounds for launches of this length."""
+    return 7 if seconds < 0.02 else 5 if seconds < 0.2 else 3
 
 
 def _sane(result: Result) -> Result:
