@@ -11,7 +11,7 @@ import pytest
 
 from tileops.manifest import load_all
 from tileops.manifest.branch import Branch
-from tileops.manifest.checks import branches
+from tileops.manifest.branch_checks import branches
 from tileops.manifest.plan import plan_branch
 from tileops.manifest.workload import cases
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.manifest.helpers import base, entry, findings, mutated, simple
 from tileops.manifest import code_checks, load_entry, validate
-from tileops.manifest.checks import MAX_COMBINATIONS
+from tileops.manifest.branch_checks import MAX_COMBINATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 Change = Callable[[dict[str, Any]], Any]

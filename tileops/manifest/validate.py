@@ -14,14 +14,27 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tileops.errors import ManifestError
-from tileops.manifest import loading
-from tileops.manifest.checks import STATIC_CHECKS
+from tileops.manifest import branch_checks, checks, loading
 from tileops.manifest.diagnostics import LEVELS, Diagnostic, ordered
 from tileops.manifest.entry import Entry, parse_entry
+
+#: Checks of one entry by level. Each is skipped where fields that it reads could not be read.
+STATIC_CHECKS: tuple[tuple[str, Callable[[Entry], Iterable[checks.Finding]]], ...] = (
+    ("schema", checks.check_key),
+    ("schema", checks.check_ref_api),
+    ("signature", checks.check_names),
+    ("signature", checks.check_order),
+    ("signature", checks.check_kinds),
+    ("signature", checks.check_families),
+    ("signature", checks.check_effects),
+    ("signature", checks.check_combos),
+    ("signature", branch_checks.check_branches),
+    ("signature", branch_checks.check_rows),
+)
 
 #: A check that reads these fields is skipped where one of them could not be read.
 _READS_SIGNATURE = ("check_kinds", "check_families", "check_branches", "check_rows", "check_combos")
