@@ -240,14 +240,19 @@ def pack_row_blocks(dtype: str, form: str, MR: int) -> Callable[..., None]:
     return body
 
 
-def dense_rows(dtype: str) -> Callable[..., None]:
+def dense_rows(dtype: str, to: str) -> Callable[..., None]:
     """Body: rows of a dense matrix from a matrix of any strides (bytes, zero and negative included).
 
-    ``body(src, row_step, k_step, rows, K, dst, ld)``; a unit is a block of LANES rows. Where rows are neighbours in
-    memory (a transposed matrix) blocks are transposed in registers, otherwise elements are moved one by one.
+    ``body(src, row_step, k_step, rows, K, dst, ld)``; a unit is a block of LANES rows. Dense rows are copied by vectors;
+    where rows are neighbours in memory (a transposed matrix) blocks are transposed in registers; else elements are
+    moved one by one.
+
+    Args:
+        dtype: storage format.
+        to: storage format of the copy: the same, or ``"f32"``.
     """
-    size = lang.itemsize(dtype)
-    load, store = lang.load_scalar(dtype), lang.store_scalar(dtype)
+    size, to_size = lang.itemsize(dtype), lang.itemsize(to)
+    load, store = lang.load_scalar(dtype), lang.store_scalar(to)
     lanes = lang.lanes()
 
     @lang.tile("src: i64, k_step: i64, rows: i64, K: i64, dst: i64, ld: i64")
@@ -260,19 +265,31 @@ def dense_rows(dtype: str) -> Callable[..., None]:
                 for j in range(lanes)
             ]
             for r, line in enumerate(t.transpose(lines)):
-                t.store(dtype, dst + ld * r + k * size, line, t.mask_lt(t.select_value(rows > r, left, 0)))
+                t.store(to, dst + ld * r + k * to_size, line, t.mask_lt(t.select_value(rows > r, left, 0)))
 
         t.loop(0, K, lanes, body=block)
+
+    @lang.tile("src: i64, K: i64, dst: i64")
+    def copy(t: Any, src: Any, K: Any, dst: Any) -> None:
+        def piece(k: Any, mask: Any) -> None:
+            t.store(to, dst + k * to_size, t.load(dtype, src + k * size, mask), mask)
+
+        whole = K // lanes * lanes
+        t.loop(0, whole, lanes, body=lambda k, _: piece(k, None))
+        t.loop(whole, K, lanes, body=lambda k, _: piece(k, t.mask_lt(K - k)))
 
     def body(begin, end, tid, src, row_step, k_step, rows, K, dst, ld):
         for u in range(begin, end):
             first = u * lanes
-            if row_step == size:
+            last = first + lanes if first + lanes < rows else rows
+            if k_step == size:
+                for r in range(first, last):
+                    copy(src + r * row_step, K, dst + r * ld)
+            elif row_step == size:
                 transpose(src + first * row_step, k_step, rows - first, K, dst + first * ld, ld)
             else:
-                end_row = first + lanes if first + lanes < rows else rows
-                for r in range(first, end_row):
+                for r in range(first, last):
                     for k in range(K):
-                        store(dst + r * ld + k * size, load(src + r * row_step + k * k_step))
+                        store(dst + r * ld + k * to_size, load(src + r * row_step + k * k_step))
 
     return body

@@ -15,12 +15,13 @@ from tileops.kernels.gemm import _forms
 
 
 def dot(
-    dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch: int
+    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch: int
 ) -> Callable[..., None]:
     """Body: unit `u` is NT columns of the result, for all rows.
 
     Args:
-        dtype: storage format.
+        dtype: storage format of B and of the result.
+        a_dtype: storage format of A: the same, or float32 where A was widened before.
         native_pairs: multiply bfloat16 pairs with one instruction.
         MT: rows of A at a time.
         NT: rows of B at a time.
@@ -28,7 +29,7 @@ def dot(
         prefetch: rows of the next unit that are fetched while rows of A pass: all of them if there is one pass over
             this unit, fewer if several passes share the work.
     """
-    size = lang.itemsize(dtype)
+    size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
 
     @lang.tile(
         "a: i64, lda: i64, rows: i64, b: i64, ldb: i64, columns: i64, K: i64, d: i64, ldd: i64, ahead: i64"
@@ -41,16 +42,16 @@ def dot(
         lefts = [a + lda * t.min(rows - 1, i) for i in range(MT)]
         rights = [b + ldb * t.min(columns - 1, j) for j in range(NT)]
 
-        def vector(addr: Any, left: Any) -> Any:
+        def vector(of: str, addr: Any, left: Any) -> Any:
             if native_pairs:
                 return pairs.load_pairs(addr, left)
-            return t.load(dtype, addr, None if left is None else t.mask_lt(left))
+            return t.load(of, addr, None if left is None else t.mask_lt(left))
 
         def add(k: Any, total: list[Any], left: Any = None) -> list[Any]:
-            right = [vector(row + k * size, left) for row in rights]
+            right = [vector(dtype, row + k * size, left) for row in rights]
             result = []
             for i in range(MT):
-                x = vector(lefts[i] + k * size, left)
+                x = vector(a_dtype, lefts[i] + k * a_size, left)
                 for j in range(NT):
                     old = total[i * NT + j]
                     result.append(t.dot_bf16(old, x, right[j]) if native_pairs else t.fma(x, right[j], old))
@@ -89,14 +90,18 @@ def dot(
     return body
 
 
-def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefetch: int) -> Callable[..., None]:
+def panels(
+    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefetch: int
+) -> Callable[..., None]:
     """Body: unit `u` is NV panels of a packed weight, for all rows of A.
 
-    Rows of A are dense; of half precisions they hold an even number of elements (the last may be padding).
+    Rows of A are dense; where B holds pairs, they have an even number of elements (the last may be padding). For the
+    arguments see `dot`.
     """
-    size = lang.itemsize(dtype)
+    size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
     paired = _forms.raw_form(dtype) == "pairs"
-    word, width, line_bytes = 4, NV * _forms.COLUMNS, _forms.LINE
+    per_line = 2 if paired else 1
+    width, line_bytes = NV * _forms.COLUMNS, _forms.LINE
 
     @lang.tile(
         "a: i64, lda: i64, rows: i64, b: i64, stride: i64, columns: i64, steps: i64, d: i64, ldd: i64, ahead: i64"
@@ -120,9 +125,9 @@ def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefet
                 halves = [pairs.split_pairs(dtype, words) for words in right]
             result = []
             for i in range(MT):
-                at = lefts[i] + k * word
+                at = lefts[i] + k * (per_line * a_size)
                 if not paired:
-                    x = t.load_splat(dtype, at)
+                    x = t.load_splat(a_dtype, at)
                     result += [
                         t.fma(x, t.bitcast(right[j], "f32"), total[i * vectors + j]) for j in range(vectors)
                     ]
@@ -130,7 +135,7 @@ def panels(dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefet
                     x = t.load_splat_word(at)
                     result += [t.dot_bf16(total[i * vectors + j], x, right[j]) for j in range(vectors)]
                 else:
-                    low, high = t.load_splat(dtype, at), t.load_splat(dtype, at + size)
+                    low, high = t.load_splat(a_dtype, at), t.load_splat(a_dtype, at + a_size)
                     result += [
                         t.fma(high, halves[j][1], t.fma(low, halves[j][0], total[i * vectors + j]))
                         for j in range(vectors)

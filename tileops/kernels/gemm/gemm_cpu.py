@@ -22,7 +22,7 @@ from tileops.jit import cpu_target, parallel
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, TensorSpec
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
-from tileops.kernels.gemm.scratch import borrowed
+from tileops.kernels.gemm.scratch import give, take
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -30,9 +30,8 @@ COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are 
 _GEMM = "tileops.kernels.gemm"
 _SCRATCH_ALIGN = 64
 
-#: Rows of B (unpacked) or panels (packed) of one unit with few rows of A.
+#: Rows of an unpacked B that few rows of A meet at a time.
 _DOT_ROWS = 4
-_UNIT_PANELS = 2
 #: Above this many rows of A an unpacked B is packed as a whole before it is used.
 _PACK_ALL_ABOVE = 1024
 #: Bytes per nanosecond of one thread that streams weights; multiplications per nanosecond of one thread by form.
@@ -61,9 +60,11 @@ def pack_program(dtype: str) -> Program:
     return _pack_b(dtype, form)
 
 
-def dense_program(dtype: str) -> Program:
-    """Copies a matrix of any strides into dense rows."""
-    return Program.of(f"{_GEMM}._forms:dense_rows", ["ptr", "i64", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype)
+def dense_program(dtype: str, to: str) -> Program:
+    """Copies a matrix of any strides into dense rows, of its own format or of float32."""
+    return Program.of(
+        f"{_GEMM}._forms:dense_rows", ["ptr", "i64", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, to=to
+    )
 
 
 def _pack_b(dtype: str, form: str) -> Program:
@@ -82,6 +83,7 @@ class Path:
         source: what `blocks` finds as B: "rows", "raw" (a packed weight in another form), "panels".
         pack_a: A is packed into row blocks first; AMX can also read rows where they lie.
         dense_a: A must be copied to dense rows first.
+        a_dtype: storage format of A after that: with few rows half precisions are widened once, not at every use.
         dense_b: B likewise.
         pack_b: B is packed as a whole first.
     """
@@ -91,14 +93,20 @@ class Path:
     source: str
     pack_a: bool
     dense_a: bool
+    a_dtype: str
     dense_b: bool
     pack_b: bool
+
+    @property
+    def a_size(self) -> int:
+        """Bytes of an element of A as the multiplication reads it."""
+        return 4 if self.a_dtype == "f32" else 2
 
 
 def _form(dtype: str) -> str:
     target = cpu_target()
-    if target.has_amx and dtype in ("bf16", "f16"):
-        return "parts1" if dtype == "bf16" else "parts2"
+    if target.has_amx:
+        return {"bf16": "parts1", "f16": "parts2", "f32": "parts3"}[dtype]
     return "pairs" if dtype == "bf16" and target.has_avx512bf16 else "f32"
 
 
@@ -113,6 +121,10 @@ def path(call: GemmCall) -> Path:
     dtype = call.a.short
     form = _form(dtype)
     few = m <= _few_rows(dtype)
+    if few and form in ("parts2", "parts3"):
+        form = "f32"
+    widen = few and m > 1 and dtype != "f32" and form == "f32"
+    a_dtype = "f32" if widen else dtype
     dense_a = k > 1 and call.a_strides[1] != 1
     pack_a = dense_a or form != "parts1" or not _readable_as_tiles(call)
     if call.packed is not None:
@@ -121,13 +133,13 @@ def path(call: GemmCall) -> Path:
         # Words of two elements must not run over the end of a row of A.
         odd = raw == "pairs" and k % 2 == 1
         if few:
-            return Path("panels", form, "raw", False, dense_a or odd, False, False)
-        return Path("blocks", form, "panels" if in_form else "raw", pack_a, dense_a, False, False)
+            return Path("panels", form, "raw", False, dense_a or odd or widen, a_dtype, False, False)
+        return Path("blocks", form, "panels" if in_form else "raw", pack_a, dense_a, dtype, False, False)
     dense_b = k > 1 and call.b_strides[0] != 1
     if few:
-        return Path("dot", form, "rows", False, dense_a, dense_b, False)
+        return Path("dot", form, "rows", False, dense_a or widen, a_dtype, dense_b, False)
     pack_all = m > _PACK_ALL_ABOVE
-    return Path("blocks", form, "panels" if pack_all else "rows", pack_a, dense_a, dense_b, pack_all)
+    return Path("blocks", form, "panels" if pack_all else "rows", pack_a, dense_a, dtype, dense_b, pack_all)
 
 
 def _readable_as_tiles(call: GemmCall) -> bool:
@@ -141,7 +153,7 @@ def _tiles_of(form: str) -> dict[str, tuple[int, ...]]:
     """Values of the tile parameters for a form."""
     lanes = cpu_target().lanes
     if form.startswith("parts"):
-        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024), "prefetch": (0, 1, 4, 16)}
+        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024), "prefetch": (0, 1, 4)}
     shapes = {16: ((6, 12, 14), (2, 4)), 8: ((4, 6), (1,)), 4: ((2, 3), (1,))}[lanes]
     return {"MR": shapes[0], "NV": shapes[1], "KC": (256, 384, 512, 1024), "prefetch": (0, 1)}
 
@@ -159,6 +171,28 @@ def _fits(config: Any, call: GemmCall) -> bool:
     return config["MC"] % config["MR"] == 0 and (chosen.form.startswith("parts") or registers <= 28)
 
 
+def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
+    m, native = call.mnk[0], chosen.form in ("pairs", "parts1")
+    options: dict[str, Any]
+    if chosen.kind == "dot":
+        options = {"MT": 1 if m == 1 else 2 if m == 2 else 4, "NT": _DOT_ROWS, "prefetch": _DOT_ROWS if m <= 4 else 1}
+    else:
+        tile_rows, tile_panels = _panel_tile(m)
+        options = {"MT": tile_rows, "NV": tile_panels, "prefetch": tile_panels if m <= tile_rows else 1}
+    return Program.of(
+        f"{_GEMM}._rows_cpu:{chosen.kind}",
+        ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
+        dtype=call.a.short, a_dtype=chosen.a_dtype, native_pairs=native, unroll=4 if m == 1 else 1, **options,
+    )  # fmt: skip
+
+
+def _panel_tile(m: int) -> tuple[int, int]:
+    """Compile class of few rows with packed weights: rows and panels held at a time."""
+    if cpu_target().lanes < 16:
+        return (1 if m == 1 else 2 if m == 2 else 4), 1
+    return next(tile for tile in ((1, 2), (2, 2), (4, 2), (8, 2), (16, 1)) if m <= tile[0] or tile[0] == 16)
+
+
 class GemmCpuKernel(Kernel, GemmFwdInterface):
     """Every layout, any sizes; see the module for the three ways."""
 
@@ -170,7 +204,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             "MC": (84, 168, 512, 504, 1024, 1008),
             "NC": (64, 128, 256, 512),
             "KC": (256, 384, 512, 1024),
-            "prefetch": (0, 1, 4, 16),
+            "prefetch": (0, 1, 4),
         },
         constraints=(_fits,),
         bucket=lambda call: {
@@ -191,11 +225,15 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     @classmethod
     def default_config(cls, call: GemmCall) -> Config:
-        form = _form(call.a.short)
+        form = path(call).form
         if form.startswith("parts"):
-            m = call.mnk[0]
-            prefetch = 1 if m >= 512 else 4 if m >= 128 else 16
-            return {"MR": 32, "NV": 2, "MC": 1024, "NC": 256, "KC": 512 // int(form[-1]), "prefetch": prefetch}
+            parts, many = int(form[-1]), call.mnk[0] >= 256
+            # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead evicts them.
+            prefetch = (0 if many else 4) if path(call).source == "rows" else 1
+            return {
+                "MR": 32, "NV": 2, "MC": 512, "NC": 256 if many else 64, "KC": 512 if parts == 1 else 256,
+                "prefetch": prefetch,
+            }  # fmt: skip
         lanes = cpu_target().lanes
         if lanes == 16:
             kc = 1024 if form == "pairs" else 384
@@ -208,25 +246,12 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         dtype = call.a.short
         native = chosen.form in ("pairs", "parts1")
         found: dict[str, Program] = {}
-        if chosen.dense_a or chosen.dense_b:
-            found["dense"] = dense_program(dtype)
-        if chosen.kind == "dot":
-            found["main"] = Program.of(
-                f"{_GEMM}._rows_cpu:dot",
-                ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
-                dtype=dtype, native_pairs=native, MT=_rows_at_once(call.mnk[0]), NT=_DOT_ROWS,
-                unroll=4 if call.mnk[0] == 1 else 1, prefetch=_DOT_ROWS if call.mnk[0] <= 4 else 1,
-            )  # fmt: skip
-            return found
-        if chosen.kind == "panels":
-            wide = cpu_target().lanes == 16
-            found["main"] = Program.of(
-                f"{_GEMM}._rows_cpu:panels",
-                ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
-                dtype=dtype, native_pairs=native, MT=_rows_at_once(call.mnk[0]), NV=_UNIT_PANELS if wide else 1,
-                unroll=4 if call.mnk[0] == 1 and wide else 1,
-                prefetch=(_UNIT_PANELS if wide else 1) if call.mnk[0] <= 4 else 1,
-            )  # fmt: skip
+        if chosen.dense_a:
+            found["dense_a"] = dense_program(dtype, chosen.a_dtype)
+        if chosen.dense_b:
+            found["dense_b"] = dense_program(dtype, dtype)
+        if chosen.kind != "blocks":
+            found["main"] = _few_rows_program(call, chosen)
             return found
         amx = chosen.form.startswith("parts")
         pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
@@ -257,8 +282,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             return lambda a, b, d: launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), 0)
 
         def run(a: Any, b: Any, d: Any) -> None:
-            with borrowed(own_scratch()) as scratch:
-                launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch)
+            scratch = take(own_scratch())
+            launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch.data_ptr())
+            give(scratch)
 
         return run
 
@@ -270,13 +296,13 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         main = self.entries["main"].launch
         team = parallel.team
         limit = parallel.limit(n * k * size / _STREAM + m * n * k / _RATE["f32"])
-        lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
+        lda = _padded_row(k, chosen.a_size) if chosen.dense_a else call.a_strides[0] * size
         ldd = n * size
         if chosen.kind == "dot":
             ldb = _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
             units, last = -(-n // _DOT_ROWS), k
         else:
-            width = COLUMNS * (_UNIT_PANELS if cpu_target().lanes == 16 else 1)
+            width = COLUMNS * _panel_tile(m)[1]
             ldb = panel_stride(size, k)
             units, last = -(-n // width), k if size == 4 else (k + 1) // 2
 
@@ -347,30 +373,33 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         """`launch` after copying the operands whose rows are not dense."""
         m, n, k = call.mnk
         size = call.a.itemsize
-        copy, lanes, team = self.entries["dense"].launch, cpu_target().lanes, parallel.team
-        ld = _padded_row(k, size)
+        lanes, team = cpu_target().lanes, parallel.team
+        copy_a, copy_b = (self.entries[name].launch if name in self.entries else None for name in ("dense_a", "dense_b"))
+        a_ld, b_ld = _padded_row(k, chosen.a_size), _padded_row(k, size)
 
         def stage(rows: int, row_step: int, k_step: int) -> tuple[Any, ...]:
             return parallel.limit(2 * rows * k), -(-rows // lanes), row_step * size, k_step * size, rows
 
         a_stage = stage(m, *call.a_strides) if chosen.dense_a else None
         b_stage = stage(n, call.b_strides[1], call.b_strides[0]) if chosen.dense_b else None
-        a_bytes = _round_up(m * ld, _SCRATCH_ALIGN) if chosen.dense_a else 0
-        b_bytes = _round_up(n * ld, _SCRATCH_ALIGN) if chosen.dense_b else 0
+        a_bytes = _round_up(m * a_ld, _SCRATCH_ALIGN) if chosen.dense_a else 0
+        b_bytes = _round_up(n * b_ld, _SCRATCH_ALIGN) if chosen.dense_b else 0
 
         def run(a: Any, b: Any, d: Any) -> None:
             more = 0 if own_scratch is None else own_scratch()
-            with borrowed(a_bytes + b_bytes + more) as base:
-                left, right = a.data_ptr(), b.data_ptr()
-                if a_stage is not None:
-                    limit, units, row_step, k_step, rows = a_stage
-                    copy(team(limit), units, left, row_step, k_step, rows, k, base, ld)
-                    left = base
-                if b_stage is not None:
-                    limit, units, row_step, k_step, rows = b_stage
-                    copy(team(limit), units, right, row_step, k_step, rows, k, base + a_bytes, ld)
-                    right = base + a_bytes
-                launch(left, right, d.data_ptr(), base + a_bytes + b_bytes)
+            scratch = take(a_bytes + b_bytes + more)
+            base = scratch.data_ptr()
+            left, right = a.data_ptr(), b.data_ptr()
+            if a_stage is not None:
+                limit, units, row_step, k_step, rows = a_stage
+                copy_a(team(limit), units, left, row_step, k_step, rows, k, base, a_ld)
+                left = base
+            if b_stage is not None:
+                limit, units, row_step, k_step, rows = b_stage
+                copy_b(team(limit), units, right, row_step, k_step, rows, k, base + a_bytes, b_ld)
+                right = base + a_bytes
+            launch(left, right, d.data_ptr(), base + a_bytes + b_bytes)
+            give(scratch)
 
         return run
 
@@ -399,11 +428,6 @@ def _columns_of_a_block(n: int, step: int, wanted: int, row_blocks: int, threads
         if least is None or cost < least:
             best, least = width, cost
     return best
-
-
-def _rows_at_once(m: int) -> int:
-    """Compile class of few rows: 1, 2 or 4 at a time."""
-    return 1 if m == 1 else 2 if m == 2 else 4
 
 
 def _padded_row(k: int, itemsize: int) -> int:

@@ -7,8 +7,6 @@ cache misses on every call.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -23,21 +21,22 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-@contextmanager
-def borrowed(nbytes: int) -> Iterator[int]:
-    """The address of `nbytes` of scratch memory, 64-byte aligned, inside a ``with`` block.
+def take(nbytes: int) -> torch.Tensor:
+    """At least `nbytes` bytes, 64-byte aligned. Hand them back with `give`.
 
-    The block is taken out of the thread's keeping while it is in use, so a signal handler or finaliser that launches
-    something meanwhile gets another one.
+    The block leaves the thread's keeping while it is in use, so a signal handler or finaliser that launches something
+    meanwhile gets another one; a block that is never handed back is freed like any tensor.
     """
     block, _kept.block = _kept.block, None
     if block is None or block.numel() < nbytes:
         block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-    try:
-        yield block.data_ptr()
-    finally:
-        if block.numel() <= KEEP_BYTES:
-            _kept.block = block
+    return block
 
 
-__all__ = ["KEEP_BYTES", "borrowed"]
+def give(block: torch.Tensor) -> None:
+    """Keeps a block for the next `take` of this thread."""
+    if block.numel() <= KEEP_BYTES:
+        _kept.block = block
+
+
+__all__ = ["KEEP_BYTES", "give", "take"]

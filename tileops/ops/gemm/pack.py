@@ -164,7 +164,7 @@ def _pack_into(buffer: torch.Tensor, weight: torch.Tensor, trans_b: bool) -> Non
     if k > 1 and k_step != 1:
         copy = torch.empty((n, k), dtype=weight.dtype, device="cpu")
         row_bytes = k * size
-        entry = jit.get_entry(gemm_cpu.dense_program(short))
+        entry = jit.get_entry(gemm_cpu.dense_program(short, short))
         lanes = jit.cpu_target().lanes
         entry.launch(
             parallel.team(limit), -(-n // lanes), source, n_step * size, k_step * size, n, k, copy.data_ptr(), row_bytes
