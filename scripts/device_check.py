@@ -26,7 +26,12 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tests.ptx.ptxsim.conformance import Case
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -97,35 +102,57 @@ def print_wheels() -> list[str]:
 # -- stage 1: instructions -----------------------------------------------------------------------------------
 
 
+def on_gpu(case: Case) -> np.ndarray:
+    """The result of a case on the current GPU."""
+    import numpy as np
+    import torch
+    from cuda.core import LaunchConfig, launch
+
+    from tests.ptx.ptxsim.conformance import BLOCK
+
+    kernel = assembled(case, _gpu_arch()).get_kernel("conform")
+    inputs = [torch.from_numpy(array.view(np.uint8).copy()).cuda() for array in case.inputs]
+    output = torch.zeros(case.count * case.output.itemsize, dtype=torch.uint8, device="cuda")
+    config = LaunchConfig(grid=case.threads // BLOCK, block=BLOCK)
+    addresses = [tensor.data_ptr() for tensor in (*inputs, output)]
+    launch(torch.cuda.current_stream(), config, kernel, *addresses)
+    torch.cuda.synchronize()
+    return output.cpu().numpy().view(case.output)
+
+
+def assembled(case: Case, arch: str) -> Any:
+    """The cubin of a case."""
+    from cuda.core import Program, ProgramOptions
+
+    return Program(case.ptx, "ptx", ProgramOptions(arch=arch)).compile("cubin")
+
+
+def _gpu_arch() -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def in_interpreter(case: Case) -> np.ndarray:
+    """The result of a case in the interpreter."""
+    import numpy as np
+
+    from tests.ptx.ptxsim import GlobalMemory, launch
+    from tests.ptx.ptxsim.conformance import BLOCK
+
+    memory = GlobalMemory()
+    args = [memory.place(array) for array in case.inputs]
+    output = memory.place(np.zeros(case.count, case.output), writable=True)
+    launch(case.ptx, memory, case.threads // BLOCK, BLOCK, [*args, output])
+    return memory.fetch(output, (case.count,), (case.output.itemsize,), case.output)
+
+
 def check_instructions(out: Path) -> dict[str, Any]:
     """Runs every conformance case on both sides."""
     import numpy as np
-    import torch
-    from cuda.core import LaunchConfig, Program, ProgramOptions, launch
 
-    from tests.ptx.ptxsim import GlobalMemory, conformance
-    from tests.ptx.ptxsim import launch as interpret
-
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
-
-    def on_gpu(case: conformance.Case) -> np.ndarray:
-        options = ProgramOptions(arch=arch)
-        kernel = Program(case.ptx, "ptx", options).compile("cubin").get_kernel("conform")
-        inputs = [torch.from_numpy(array.view(np.uint8).copy()).cuda() for array in case.inputs]
-        output = torch.zeros(case.count * case.output.itemsize, dtype=torch.uint8, device="cuda")
-        config = LaunchConfig(grid=case.threads // conformance.BLOCK, block=conformance.BLOCK)
-        addresses = [tensor.data_ptr() for tensor in (*inputs, output)]
-        launch(torch.cuda.current_stream(), config, kernel, *addresses)
-        torch.cuda.synchronize()
-        return output.cpu().numpy().view(case.output)
-
-    def in_interpreter(case: conformance.Case) -> np.ndarray:
-        memory = GlobalMemory()
-        args = [memory.place(array) for array in case.inputs]
-        output = memory.place(np.zeros(case.count, case.output), writable=True)
-        interpret(case.ptx, memory, case.threads // conformance.BLOCK, conformance.BLOCK, [*args, output])
-        return memory.fetch(output, (case.count,), (case.output.itemsize,), case.output)
+    from tests.ptx.ptxsim import conformance
 
     rows = []
     for case in conformance.cases():
@@ -149,7 +176,7 @@ def check_instructions(out: Path) -> dict[str, Any]:
     return {"passed": confirmed == len(rows), "confirmed": confirmed, "of": len(rows), "rows": rows}
 
 
-def _example(case: Any, ours: Any, theirs: Any, index: int) -> str:
+def _example(case: Case, ours: np.ndarray, theirs: np.ndarray, index: int) -> str:
     per_thread = case.count // case.threads
     sources = [repr(array[index // per_thread]) for array in case.inputs if len(array) >= case.threads]
     return f"element {index}: inputs {', '.join(sources)}: interpreter {ours[index]!r}, GPU {theirs[index]!r}"

@@ -236,6 +236,7 @@ class FakeCuda:
         core.ObjectCode = self  # type: ignore[attr-defined]
         core.launch = lambda *args: self.launched.append(args)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "cuda.core", core)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (self.stream, device))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "device", self.guard)

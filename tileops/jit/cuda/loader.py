@@ -32,6 +32,9 @@ class CudaEntry:
         import torch
         from cuda.core import LaunchConfig, ObjectCode, launch
 
+        if not torch.cuda.is_initialized():
+            torch.cuda.init()
+            torch.cuda.synchronize()  # makes the context that the driver loads into
         self.program = program
         self.facts = dict(artifact.facts)
         self.launch: Callable[..., None] = self.put
