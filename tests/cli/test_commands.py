@@ -1,0 +1,135 @@
+"""The command as programs and people use it, each time in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.store.helpers import environment
+from tileops import __version__
+
+
+def tileops(*arguments: str, cache: Path | None = None, code: int = 0, **env: str) -> str:
+    """Standard output of ``tileops <arguments>``; standard error where an exit code but 0 is expected."""
+    extra = dict(env)
+    if cache is not None:
+        extra["TILEOPS_CACHE_DIR"] = str(cache)
+    done = subprocess.run(
+        [sys.executable, "-m", "tileops.cli.main", *arguments],
+        env=environment(extra),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr if code else done.stdout
+
+
+def test_version_loads_neither_torch_nor_numba():
+    assert tileops("--version") == f"tileops {__version__}\n"
+    loaded = (
+        "import sys\n"
+        "from tileops.cli.main import main\n"
+        "try:\n"
+        "    main(['--version'])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "print([name for name in ('torch', 'numba', 'optuna', 'llvmlite') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_ops_lists_every_operator():
+    rows = json.loads(tileops("ops", "--json"))
+    assert {"RMSNormFwdOp", "GemmFwdOp", "GQADenseFwdOp"} <= {row["op"] for row in rows}
+    for row in rows:
+        assert list(row) == ["op", "family", "status", "devices"]
+        assert set(row["devices"]) <= {"cpu", "cuda"}
+    assert "RMSNormFwdOp" in tileops("ops", "--family", "norm")
+
+
+def test_show_explains_an_operator_by_any_of_its_names():
+    assert "RMSNormFwdOp" in tileops("show", "rmsnorm")
+
+
+@pytest.mark.in_tree_kernels
+def test_warm_fills_the_cache_that_ls_lists(tmp_path):
+    first = json.loads(tileops("warm", "AddFwdOp", "--jobs", "1", "--json", cache=tmp_path))
+    assert first["compiled"] > 0
+    assert first["failed"] == []
+    again = json.loads(tileops("warm", "AddFwdOp", "--jobs", "1", "--json", cache=tmp_path))
+    assert (again["compiled"], again["present"]) == (0, first["compiled"])
+    entries = json.loads(tileops("cache", "ls", "--json", cache=tmp_path))
+    assert len(entries) == first["compiled"]
+    for entry in entries:
+        assert list(entry) == ["key", "op", "device", "arch", "dtype", "identity", "size", "last_used"]
+        assert (entry["op"], entry["device"]) == ("AddFwdOp", "cpu")
+    assert "AddFwdOp" in tileops("cache", "ls", cache=tmp_path)
+    info = json.loads(tileops("cache", "info", "--json", cache=tmp_path))
+    assert (info["state"], info["entries"]) == ("ok", len(entries))
+    assert "removed" in tileops("cache", "clear", "--yes", cache=tmp_path)
+    assert json.loads(tileops("cache", "ls", "--json", cache=tmp_path)) == []
+
+
+@pytest.mark.in_tree_kernels
+@pytest.mark.serial
+def test_tune_shows_what_it_found_and_a_second_process_uses_it(tmp_path):
+    arguments = ("tune", "RMSNormFwdOp", "--case", "smollm2-prefill-float32")
+    cases = tileops("show", "RMSNormFwdOp")
+    if arguments[-1] not in cases:
+        pytest.fail(f"the manifest renamed a case; choose another of:\n{cases}")
+    first = json.loads(tileops(*arguments, "--json", "--no-progress", cache=tmp_path))
+    (kernel,) = first["kernels"]
+    assert kernel["measured"] > 0
+    assert kernel["outcomes"]["ok"] == len(kernel["points"])
+    assert kernel["speedup"] > 0.9
+    again = json.loads(tileops(*arguments, "--json", cache=tmp_path))
+    if kernel["persisted"]:
+        assert again["measured"] == 0
+        assert again["kernels"][0]["best"] == kernel["best"]
+    assert "speed-up" in tileops(*arguments, "--no-progress", cache=tmp_path)
+
+
+def test_doctor_names_what_matters(tmp_path):
+    facts = json.loads(tileops("doctor", "--json", cache=tmp_path, TILEOPS_CPU="generic"))
+    assert facts["versions"]["tileops"] == __version__
+    assert facts["cpu"]["setting"] == "generic"
+    assert facts["cache"]["directory"] == str(tmp_path)
+    assert facts["packs"] == {"held": 0, "bytes": 0}
+    assert facts["settings"]["TILEOPS_CPU"] == "generic"
+
+
+def test_doctor_says_why_a_cache_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    facts = json.loads(tileops("doctor", "--json", cache=tmp_path))
+    assert "writable by everyone" in facts["cache"]["state"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("show", "NoSuchOp"),
+        ("tune", "RMSNormFwdOp", "--case", "no-such-case"),
+        ("warm", "--arch", "sm_1"),
+        ("ops", "--family", "no-such-family"),
+        ("cache", "ls", "--no-such-flag"),
+    ],
+)
+def test_bad_usage_is_exit_code_2(arguments):
+    assert tileops(*arguments, code=2).strip()
+
+
+def test_an_error_is_one_clean_line_and_exit_code_1():
+    text = tileops("cache", "info", code=1, TILEOPS_CACHE_SIZE="plenty")
+    assert text.strip().splitlines() == [
+        "error: TILEOPS_CACHE_SIZE='plenty': expected a size such as 2GiB or 500MB"
+    ]
