@@ -1,12 +1,14 @@
 """Attention of a few queries on the CPU: what runs on the device.
 
 Time goes into reading keys and values once. The keys are cut into chunks, chunks go to threads, and the results
-of the chunks are merged in a fixed order (Dao et al., "Flash-Decoding", 2023). Vectors run along head_dim; the
-query heads of a group share every key and value that is loaded.
+of the chunks are merged in a fixed order (Dao et al., "Flash-Decoding", 2023). Within a chunk, blocks of keys
+small enough for the translation cache are visited by all heads before the next block, with an online softmax.
+Vectors run along head_dim; query heads of a group share every key and value that is loaded.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from tileops.jit import lang
@@ -15,100 +17,129 @@ from tileops.kernels.attention._panels import ROW_BYTES
 
 _LOG2E = math.log2(math.e)
 
-#: Modes of a launch: chunks into partial results, the merge of partial results, or both.
+#: Modes of a launch: chunks into partial results, the merge of partial results, or (on one thread) both.
 CHUNKS, MERGE, BOTH = 0, 1, 2
 #: Bytes before the output of a partial result: its maximum and its sum.
 FACTS_BYTES = 64
+#: Bytes of partial results and scratch up to which a serial launch needs no memory from its caller.
+STACK_BYTES = 16384
+#: Rows between a prefetch and the use of a row.
+_AHEAD = 32
 
 lesser = lang.traced(lambda a, b: lang.select(a < b, a, b), 2)
 greater = lang.traced(lambda a, b: lang.select(a > b, a, b), 2)
 
 
 def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
-    """Body over (batch entry, chunk of keys, key/value head); in other modes over (batch entry, key/value head).
+    """Body over (batch entry, chunk of keys); to merge, over (batch entry, key/value head).
 
     Args:
         dtype: storage format of q, k and v, whose head vectors are contiguous.
         out_dtype: storage format of o.
         form: "pairs" takes scores from words of two bfloat16, "floats" from float32.
         head_dim: elements of a head vector, even for 16-bit formats.
-        heads: query heads that are computed together, at most the group.
+        heads: query heads of a group that are computed together.
 
-    `geometry` is ``S_q, S_kv, H_kv, group, chunks, keys per chunk, window_left, window_right`` (-1 for all, the
-    causal limit folded into window_right) and the byte steps of q, k and v over B, S, H. `partial` has a record
-    per batch entry, chunk, key/value head and query: maximum, sum and unscaled output. `scratch` is per thread.
+    `geometry` is ``B, S_q, S_kv, H_kv, group, chunks, keys per chunk, keys per block, window_left, window_right``
+    (-1 for all, the causal limit folded into window_right) and the byte steps of q, k and v over B, S, H.
+    `partial` has a record per batch entry, chunk, key/value head and query, the group padded to a multiple of
+    `heads`: maximum, sum and unscaled output. `scratch` is per thread. Both are 0 where the stack suffices.
     """
-    load_i64, splat = lang.load_i64, lang.splat
-    st1 = lang.store_scalar("f32")
+    load_i64 = lang.load_i64
+    st1, ld1 = lang.store_scalar("f32"), lang.load_scalar("f32")
     size, out_size = lang.itemsize(dtype), lang.itemsize(out_dtype)
     padded = padded_head_dim(head_dim, lang.lanes())
-    copy_row = _panels.copy_row(dtype, form, dense=True)
+    copy_row, fill_row = _panels.copy_row(dtype, form, dense=True), _panels.fill_row()
     store_row = _panels.store_row(out_dtype)
     score, cap_scores, largest = _scores(dtype, form, head_dim, heads), _cap_scores(), _largest()
     soften, weighted_values = _soften(dtype), _weighted_values(dtype, head_dim, heads)
-    merge = _merge(padded)
+    decay_of = lang.traced(lambda old, new: lang.exp2_fast(old - new), 2)
+    merge = _merge(dtype, padded)
+    stack = lang.alloca_words(STACK_BYTES // 8)
     query_bytes = padded * (2 if form == "pairs" else 4)
     record = FACTS_BYTES + padded * 4
     LOG2E = _LOG2E
 
     def body(begin, end, tid, mode, scale, cap, q, k, v, o, partial, scratch, scratch_bytes, geometry):
-        S_q, S_kv = load_i64(geometry), load_i64(geometry + 8)
-        H_kv, group = load_i64(geometry + 16), load_i64(geometry + 24)
-        chunks, chunk = load_i64(geometry + 32), load_i64(geometry + 40)
-        left, right = load_i64(geometry + 48), load_i64(geometry + 56)
-        q_b, q_s, q_h = load_i64(geometry + 64), load_i64(geometry + 72), load_i64(geometry + 80)
-        k_b, k_s, k_h = load_i64(geometry + 88), load_i64(geometry + 96), load_i64(geometry + 104)
-        v_b, v_s, v_h = load_i64(geometry + 112), load_i64(geometry + 120), load_i64(geometry + 128)
+        B, S_q, S_kv = load_i64(geometry), load_i64(geometry + 8), load_i64(geometry + 16)
+        H_kv, group, chunks = load_i64(geometry + 24), load_i64(geometry + 32), load_i64(geometry + 40)
+        chunk, block = load_i64(geometry + 48), load_i64(geometry + 56)
+        left, right = load_i64(geometry + 64), load_i64(geometry + 72)
+        q_b, q_s, q_h = load_i64(geometry + 80), load_i64(geometry + 88), load_i64(geometry + 96)
+        k_b, k_s, k_h = load_i64(geometry + 104), load_i64(geometry + 112), load_i64(geometry + 120)
+        v_b, v_s, v_h = load_i64(geometry + 128), load_i64(geometry + 136), load_i64(geometry + 144)
         shift = S_kv - S_q
-        queries = S_q * group
-        chunk_step = H_kv * queries * record
-        row = chunk * 4
-        scores = scratch + tid * scratch_bytes
-        query = scores + heads * row
-        merged = query + heads * query_bytes
+        columns = (group + heads - 1) // heads * heads
+        head_queries = S_q * columns
+        chunk_step = H_kv * head_queries * record
+        row = block * 4
+        work = scratch + tid * scratch_bytes
+        if partial == 0:
+            partial = stack()
+            work = partial + B * chunks * chunk_step
+        scores = work
+        queries = scores + heads * row
 
-        for unit in range(begin, end):
-            head = unit % H_kv
-            batch = unit // H_kv
-            first_chunk, last_chunk = 0, chunks
-            if mode == CHUNKS:
-                first_chunk = batch % chunks
-                last_chunk = first_chunk + 1
-                batch = batch // chunks
-            records = partial + batch * chunks * chunk_step + head * queries * record
-            if mode != MERGE:
-                for c in range(first_chunk, last_chunk):
+        for unit in range(begin, end if mode != MERGE else begin):
+            batch, start = unit // chunks, unit % chunks * chunk
+            stop = lesser(start + chunk, S_kv)
+            records = partial + unit * chunk_step
+            for i in range(H_kv * head_queries):
+                head, s, g = i // head_queries, i // columns % S_q, i % columns
+                to = queries + i * query_bytes
+                if g < group:
+                    from_head = q + batch * q_b + s * q_s + (head * group + g) * q_h
+                    copy_row(from_head, size, head_dim, padded, to, ROW_BYTES)
+                else:
+                    fill_row(query_bytes // 4, to, ROW_BYTES)
+                st1(records + i * record, -math.inf)
+                st1(records + i * record + 4, 0.0)
+                fill_row(padded, records + i * record + FACTS_BYTES, ROW_BYTES)
+            for first in range(start, stop, block):
+                last = lesser(first + block, stop)
+                for head in range(H_kv):
+                    head_keys = k + batch * k_b + head * k_h
+                    head_values = v + batch * v_b + head * v_h
+                    next_keys = head_keys + k_h + first * k_s if head + 1 < H_kv else k + batch * k_b + last * k_s
                     for s in range(S_q):
-                        low, high = c * chunk, lesser((c + 1) * chunk, S_kv)
+                        low, high = first, last
                         if left >= 0:
                             low = greater(low, s + shift - left)
                         if right >= 0:
                             high = lesser(high, s + shift + right + 1)
-                        count = greater(high - low, 0)
-                        keys = k + batch * k_b + head * k_h + low * k_s
-                        values = v + batch * v_b + head * v_h + low * v_s
-                        for g in range(0, group, heads):
-                            # The last heads may repeat some of those before them, with the same result.
-                            first_head = lesser(g, group - heads)
-                            from_head = q + batch * q_b + s * q_s + (head * group + first_head) * q_h
-                            for i in range(heads):
-                                to = query + i * query_bytes
-                                copy_row(from_head + i * q_h, size, head_dim, padded, to, ROW_BYTES)
-                            score(count, keys, k_s, query, scores, row, scale * LOG2E)
-                            out = records + c * chunk_step + (s * group + first_head) * record
-                            for i in range(heads):
+                        count = high - low
+                        if count <= 0:
+                            continue
+                        keys, values = head_keys + low * k_s, head_values + low * v_s
+                        for g in range(0, columns, heads):
+                            i = (head * S_q + s) * columns + g
+                            query = queries + i * query_bytes
+                            out = records + i * record
+                            score(count, keys, k_s, query, scores, row, scale * LOG2E, values, v_s)
+                            for h in range(heads):
                                 if cap > 0.0:
-                                    cap_scores(count, scores + i * row, cap * LOG2E)
-                                peak = largest(count, scores + i * row)
-                                st1(out + i * record, peak)
+                                    cap_scores(count, scores + h * row, cap * LOG2E)
+                                old = ld1(out + h * record)
+                                peak = lang.maxq(largest(count, scores + h * row), old)
                                 base = 0.0 if peak == -math.inf else peak
-                                st1(out + i * record + 4, soften(count, scores + i * row, base))
-                            weighted_values(count, values, v_s, scores, row, out + FACTS_BYTES, record)
-            if mode != CHUNKS:
-                for i in range(queries):
-                    merge(chunks, records + i * record, chunk_step, merged)
-                    to = ((batch * S_q + i // group) * H_kv + head) * group + i % group
-                    store_row(merged, head_dim, o + to * head_dim * out_size)
+                                decay = decay_of(old, base)
+                                total = soften(count, scores + h * row, base)
+                                st1(out + h * record, peak)
+                                st1(out + h * record + 4, lang.fma(ld1(out + h * record + 4), decay, total))
+                                st1(out + h * record + 8, decay)
+                            weighted_values(
+                                count, values, v_s, scores, row, out + FACTS_BYTES, record, next_keys, k_s
+                            )
+        if mode != CHUNKS:
+            for unit in range(begin if mode == MERGE else 0, end if mode == MERGE else B * H_kv):
+                batch, head = unit // H_kv, unit % H_kv
+                records = partial + batch * chunks * chunk_step + head * head_queries * record
+                for i in range(S_q * group):
+                    s, g = i // group, i % group
+                    merged = records + (s * columns + g) * record
+                    merge(chunks, merged, chunk_step)
+                    to = ((batch * S_q + s) * H_kv + head) * group + g
+                    store_row(merged + FACTS_BYTES, head_dim, o + to * head_dim * out_size)
 
     return body
 
@@ -119,10 +150,10 @@ def padded_head_dim(head_dim: int, lanes: int) -> int:
 
 
 def _scores(dtype: str, form: str, head_dim: int, heads: int):
-    """``score(n, keys, step, queries, scores, row, scale)``: scaled scores of `heads` queries with `n` keys.
+    """``score(n, keys, step, queries, scores, row, scale, then, then_step)``: scaled scores of `heads` queries.
 
-    Keys are `step` bytes apart, queries follow each other in scratch, scores of one query are a row; up to the next
-    whole vector they are -inf.
+    The `n` keys are `step` bytes apart, queries follow each other in scratch, scores of one query are a row; up
+    to the next whole vector they are -inf. What is read afterwards is at `then`.
     """
     lanes = lang.lanes()
     pairs = form == "pairs"
@@ -144,18 +175,18 @@ def _scores(dtype: str, form: str, head_dim: int, heads: int):
         paired = zip(vectors[::2], vectors[1::2], strict=True)
         return [t.shuffle(x, y, low) + t.shuffle(x, y, high) for x, y in paired]
 
-    @lang.tile("n: i64, keys: i64, step: i64, queries: i64, scores: i64, row: i64, scale: f32")
-    def score(t, n, keys, step, queries, scores, row, scale):
+    @lang.tile(
+        "n: i64, keys: i64, step: i64, queries: i64, scores: i64, row: i64, scale: f32, then: i64, then_step: i64"
+    )
+    def score(t, n, keys, step, queries, scores, row, scale, then, then_step):
         scales = t.splat(scale)
 
         def block(i, _):
             rows = [keys + step * t.min(i + r, n - 1) for r in range(lanes)]
-            ahead = keys + step * (i + 2 * lanes)
-            for r in range(lanes):
-                for line in range(0, head_dim * size, 64):
-                    t.prefetch(ahead + step * r + line)
             partial = [[] for _ in range(heads)]
             for first in range(0, lanes, together):
+                for r in range(first, first + together):
+                    _prefetch(t, i + r + _AHEAD, n, keys, step, then, then_step, head_dim * size)
                 sums = [[t.vconst(0.0)] * together for _ in range(heads)]
                 for vector in range(vectors):
                     key = [load_key(t, rows[first + r], vector) for r in range(together)]
@@ -182,6 +213,13 @@ def _scores(dtype: str, form: str, head_dim: int, heads: int):
         t.loop(0, n, lanes, (), block)
 
     return score
+
+
+def _prefetch(t, i, n, rows, step, then, then_step, nbytes):
+    """Prefetches row `i` of `n`; after the last one, rows of what is read next."""
+    place = t.select_value(i < n, rows + step * i, then + then_step * (i - n))
+    for line in range(0, nbytes, 64):
+        t.prefetch(place + line)
 
 
 def _cap_scores():
@@ -235,11 +273,14 @@ def _soften(dtype: str):
 
 
 def _weighted_values(dtype: str, head_dim: int, heads: int):
-    """``add(n, values, step, weights, row, out, out_row)``: weighted sums of `n` values for `heads` queries."""
+    """``add(n, values, step, weights, row, out, out_row, then, then_step)``: ``out = decay * out + weights @ values``.
+
+    For `heads` queries; their outputs follow the facts of a record, the third of which is the decay. What is read
+    after the `n` values is at `then`.
+    """
     lanes = lang.lanes()
     size = lang.itemsize(dtype)
     words = dtype == "bf16"  # a word gives two vectors by a shift and a mask: the even and the odd elements
-    interleaved = [i // 2 + (i % 2) * lanes for i in range(2 * lanes)]
     vectors = -(-head_dim // (2 * lanes)) * 2
     budget = 20 if lanes == 16 else 8  # accumulators; the other registers hold values and weights
     group = max(2, min(8, budget // heads // 2 * 2))  # vectors of accumulators for each query
@@ -254,15 +295,18 @@ def _weighted_values(dtype: str, head_dim: int, heads: int):
         masks = [None if left >= end else t.mask_lt(left - end + lanes) for end in (lanes, 2 * lanes)]
         return [t.load(dtype, place + i * lanes * size, masks[i]) for i in range(2)]
 
-    @lang.tile("n: i64, values: i64, step: i64, weights: i64, row: i64, out: i64, out_row: i64")
-    def add(t, n, values, step, weights, row, out, out_row):
+    @lang.tile(
+        "n: i64, values: i64, step: i64, weights: i64, row: i64, out: i64, out_row: i64, then: i64, then_step: i64"
+    )
+    def add(t, n, values, step, weights, row, out, out_row, then, then_step):
+        decays = [t.load_splat("f32", out + out_row * h - FACTS_BYTES + 8) for h in range(heads)]
         for start in range(0, vectors, group):
             mine = range(start, min(start + group, vectors), 2)
 
             def key(i, sums, mine=mine):
                 place = values + step * i
-                for vector in mine:
-                    t.prefetch(place + step * 32 + vector * lanes * size)
+                if start == 0:
+                    _prefetch(t, i + _AHEAD, n, values, step, then, then_step, head_dim * size)
                 parts = [part for vector in mine for part in load_value(t, place, vector)]
                 new = []
                 for h in range(heads):
@@ -271,36 +315,33 @@ def _weighted_values(dtype: str, head_dim: int, heads: int):
                     new += [t.fma(weight, part, total) for part, total in zip(parts, old, strict=True)]
                 return new
 
-            sums = t.loop(0, n, 1, [t.vconst(0.0)] * (heads * 2 * len(mine)), key)
-            for h in range(heads):
-                for j, vector in enumerate(mine):
-                    low, high = sums[2 * (h * len(mine) + j) : 2 * (h * len(mine) + j) + 2]
-                    if words:
-                        halves = interleaved[:lanes], interleaved[lanes:]
-                        low, high = (t.shuffle(low, high, half) for half in halves)
-                    place = out + out_row * h + vector * lanes * 4
-                    t.store("f32", place, low)
-                    t.store("f32", place + lanes * 4, high)
+            places = [[out + out_row * h + (vector + i) * (lanes * 4) for vector in mine for i in range(2)] for h in range(heads)]
+            old = [t.load("f32", place) * decays[h] for h in range(heads) for place in places[h]]
+            sums = t.loop(0, n, 1, old, key)
+            for place, value in zip(itertools.chain(*places), sums, strict=True):
+                t.store("f32", place, value)
 
     return add
 
 
-def _merge(padded: int):
-    """``merge(chunks, records, step, out)``: the output of one query from its records, `step` bytes apart."""
+def _merge(dtype: str, padded: int):
+    """``merge(chunks, records, step)``: turns the first of the records of one query, `step` bytes apart, into its
+    output, elements in their order.
+    """
 
-    @lang.tile("chunks: i64, records: i64, step: i64, out: i64")
-    def merge(t, chunks, records, step, out):
+    @lang.tile("chunks: i64, records: i64, step: i64")
+    def merge(t, chunks, records, step):
         def larger(c, best):
             return [t.max(t.load_scalar("f32", records + step * c), best[0])]
 
         (peak,) = t.loop(0, chunks, 1, [t.load_scalar("f32", records)], larger)
         base = t.splat(t.select_value(peak == -math.inf, 0.0, peak))
 
-        def weight(c):
+        def share(c):
             return lang.exp2_fast(t.load_splat("f32", records + step * c) - base)
 
         def summed(c, total):
-            return [t.fma(weight(c), t.load_splat("f32", records + step * c + 4), total[0])]
+            return [t.fma(share(c), t.load_splat("f32", records + step * c + 4), total[0])]
 
         (total,) = t.loop(0, chunks, 1, [t.vconst(0.0)], summed)
         factor = t.select(total == 0.0, 0.0, 1.0 / total)
@@ -308,12 +349,22 @@ def _merge(padded: int):
             places = range(start, min(start + 8 * t.LANES, padded), t.LANES)
 
             def outputs(c, sums, places=places):
-                share, record = weight(c), records + step * c + FACTS_BYTES
+                weight, record = share(c), records + step * c + FACTS_BYTES
                 loaded = [t.load("f32", record + place * 4) for place in places]
-                return [t.fma(share, x, total) for x, total in zip(loaded, sums, strict=True)]
+                return [t.fma(weight, x, total) for x, total in zip(loaded, sums, strict=True)]
 
-            sums = t.loop(0, chunks, 1, [t.vconst(0.0)] * len(places), outputs)
-            for place, value in zip(places, sums, strict=True):
-                t.store("f32", out + place * 4, value * factor)
+            values = t.loop(0, chunks, 1, [t.vconst(0.0)] * len(places), outputs)
+            values = [value * factor for value in values]
+            if dtype == "bf16":  # see `_weighted_values`
+                pairs = zip(values[::2], values[1::2], strict=True)
+                values = [half for even, odd in pairs for half in _interleaved(t, even, odd)]
+            for place, value in zip(places, values, strict=True):
+                t.store("f32", records + FACTS_BYTES + place * 4, value)
 
     return merge
+
+
+def _interleaved(t, even, odd):
+    """Two vectors of the elements of `even` and `odd` by turns."""
+    order = [i // 2 + i % 2 * t.LANES for i in range(2 * t.LANES)]
+    return [t.shuffle(even, odd, half) for half in (order[: t.LANES], order[t.LANES :])]

@@ -218,28 +218,35 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
             out_dtype=call.o.short,
             form="pairs" if call.q.dtype == "bfloat16" and cpu_target().has_avx512bf16 else "floats",
             head_dim=call.q.shape[3],
-            heads=min(call.group_size, 4),
+            heads=_heads_together(call.group_size),
         )
         return {"main": program}
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
         B, S_q, H, D = call.q.shape
         S_kv, H_kv = call.k.shape[1:3]
-        group, heads = H // H_kv, min(H // H_kv, 4)
-        chunks = max(1, -(-S_kv // _CHUNK_KEYS))
+        group = H // H_kv
+        heads = _heads_together(group)
+        chunk = _round_up(min(max(S_kv // 16, 128), 512), _BLOCK)
+        chunks = max(1, -(-S_kv // chunk))
         chunk = _round_up(-(-S_kv // chunks), _BLOCK)
+        row_bytes = max(1, *_bytes(call.k.strides[1:2], call.k.itemsize))
+        block = max(_BLOCK, min(_PAGES_BYTES // row_bytes, chunk) // _BLOCK * _BLOCK)
         left, right = _key_limits(call)
         steps = [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
-        geometry = _geometry([S_q, S_kv, H_kv, group, chunks, chunk, left, right, *steps])
+        geometry = _geometry([B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps])
         where = ctypes.addressof(geometry)
 
         padded = _round_up(D, 2 * cpu_target().lanes)
-        per_thread = heads * (chunk + padded) * 4 + padded * 4
-        partial_bytes = B * chunks * H_kv * S_q * group * (_FACTS_BYTES + padded * 4)
+        queries = H_kv * S_q * _round_up(group, heads)
+        per_thread = heads * block * 4 + queries * padded * 4
+        partial_bytes = B * chunks * queries * (_FACTS_BYTES + padded * 4)
         limit = parallel.limit(B * S_kv * S_q * H_kv * (group + 2) * D * _DECODE_NS)
+        merge_limit = parallel.limit(partial_bytes * _MERGE_NS)
+        on_stack = partial_bytes + per_thread <= _STACK_BYTES
         main, team = self.entries["main"].launch, parallel.team
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
-        serial_units, parallel_units = B * H_kv, B * H_kv * chunks
+        units, merge_units = B * chunks, B * H_kv
         empty, uint8 = torch.empty, torch.uint8
 
         def launch(
@@ -247,24 +254,37 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
             _keep: Any = geometry,
         ) -> None:  # fmt: skip
             threads = team(limit)
+            tensors = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+            if threads < 2 and on_stack:
+                main(threads, units, _BOTH, scale, cap, *tensors, 0, 0, 0, where)
+                return
             memory = empty(partial_bytes + per_thread * (threads or 1) + _CACHE_LINE, dtype=uint8, device="cpu")
             partial = -(-memory.data_ptr() // _CACHE_LINE) * _CACHE_LINE
-            tensors = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
             rest = partial, partial + partial_bytes, per_thread, where
-            if threads < 2 or chunks == 1:
-                main(threads, serial_units, _BOTH, scale, cap, *tensors, *rest)
+            if threads < 2:
+                main(threads, units, _BOTH, scale, cap, *tensors, *rest)
             else:
-                main(threads, parallel_units, _CHUNKS, scale, cap, *tensors, *rest)
-                main(0, serial_units, _MERGE, scale, cap, *tensors, *rest)
+                main(threads, units, _CHUNKS, scale, cap, *tensors, *rest)
+                main(team(merge_limit), merge_units, _MERGE, scale, cap, *tensors, *rest)
 
         return launch
+
+
+def _heads_together(group: int) -> int:
+    """How many query heads share the loads of a key: up to four, with little waste in the last of them."""
+    return group if group <= 4 else min((4, 3), key=lambda heads: (_round_up(group, heads), -heads))
 
 
 #: Queries of one key/value head up to which the decode kernel is faster than packing the keys.
 _FEW_QUERIES = 32
 _LARGEST_HEAD = 256
-_CHUNK_KEYS = 256
+#: Bytes of keys (rows of all heads) that are visited by all heads before the next ones: what the first level of the
+#: translation cache can hold for keys and values together.
+_PAGES_BYTES = 128 << 10
+_STACK_BYTES = 16384
 _CHUNKS, _MERGE, _BOTH = 0, 1, 2
 _FACTS_BYTES = 64
 #: Nanoseconds of one thread per element of a key and a value, each counted once and again for each query.
-_DECODE_NS = 0.006
+_DECODE_NS = 0.025
+#: Nanoseconds per byte of partial results to merge.
+_MERGE_NS = 0.05
