@@ -166,7 +166,7 @@ def default_target(device: str) -> Any:
         return cpu_target()
     from tileops.jit import cuda
 
-    return cuda.current_target()
+    return cuda.cuda_target()
 
 
 def stats() -> Stats:
@@ -240,7 +240,7 @@ def _load(program: Program, target: Any, artifact: Artifact) -> Entry:
         return kernel.load_entry(program, target, artifact)
     from tileops.jit import cuda
 
-    return cuda.load(artifact)
+    return cuda.load(artifact, program)
 
 
 def _cold_message(store: Store, key: ArtifactKey, program: Program, target: Any) -> str:
