@@ -82,6 +82,7 @@ from tileops.jit.lang.arith import (
     first,
     floor,
     fma,
+    fma_exact,
     iota,
     isplat,
     ldexp,
@@ -162,7 +163,7 @@ from tileops.jit.lang.memory import (
 from tileops.jit.lang.tile import TileBuilder, tile
 from tileops.jit.lang.tracing import elementwise_block, traced
 from tileops.jit.lang.values import Lockstep, Value
-from tileops.jit.lang.words import Word, word
+from tileops.jit.lang.words import Word, composite, word
 
 
 def __getattr__(name: str) -> Any:
@@ -172,9 +173,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "LANES", "Lockstep", "TileBuilder", "Value", "Word", "abs_", "alloca_words", "any_true", "as_float", "as_int",
+    "LANES", "Lockstep", "TileBuilder", "Value", "Word", "abs_", "alloca_words", "any_true", "as_float", "as_int", "composite",
     "compiling_for", "copysign", "cos", "elementwise_block", "erf", "exp", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp",
-    "expm1", "first", "floor", "fma", "gather_words", "gelu", "gelu_lp", "gelu_tanh", "gelu_tanh_lp", "group_reduce",
+    "expm1", "first", "floor", "fma", "fma_exact", "gather_words", "gelu", "gelu_lp", "gelu_tanh", "gelu_tanh_lp", "group_reduce",
     "hmax", "hmax_nan", "hmin", "hsum", "iota", "isplat", "itemsize", "lanes", "ldexp", "load", "load_f64", "load_i32",
     "load_i64", "load_masked", "load_scalar", "load_splat", "load_words", "load_words_masked", "log", "low_precision",
     "max_nan", "maxq", "min_nan", "minq", "polynomial", "prefetch", "reduce16", "reciprocal_lp", "reduce_transpose", "rint", "rsqrt_exact",

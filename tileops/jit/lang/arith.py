@@ -97,6 +97,13 @@ def fma(a, b, c):
 
 
 @word
+def fma_exact(a, b, c):
+    """`fma` as if fused on every target, for error-free transformations; slow where there is no instruction."""
+    a, b, c = _f32(a, b, c)
+    return Value(context.emitter().fma_exact(a.ir, b.ir, c.ir), a.kind)
+
+
+@word
 def select(mask, a, b):
     """`a` where `mask` is true, else `b`; the branch not taken may hold NaN."""
     if is_number(a) and is_number(b):
@@ -251,7 +258,7 @@ def ldexp(x, n):
 
 
 __all__ = [
-    "Lockstep", "abs_", "any_true", "as_float", "as_int", "copysign", "first", "floor", "fma", "iota", "isplat", "ldexp",
+    "Lockstep", "abs_", "any_true", "as_float", "as_int", "copysign", "first", "floor", "fma", "fma_exact", "iota", "isplat", "ldexp",
     "mask_below", "max_nan", "maxq", "min_nan", "minq", "reciprocal_lp", "rint", "rsqrt_exact", "select", "shift_right_logical", "splat",
     "sqrt", "tail_mask", "to_float", "to_int", "zeros",
 ]  # fmt: skip

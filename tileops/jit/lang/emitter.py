@@ -159,6 +159,17 @@ class Emitter:
             return self.intrinsic("fma", a, b, c)
         return self.builder.fadd(self.builder.fmul(a, b), c)
 
+    def fma_exact(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """``a * b + c`` as if fused, on every target (through float64, where there is no instruction).
+
+        For error-free transformations; the detour may round a tie differently, by half an ulp of the result.
+        """
+        if self.target is None or self.target.has_fma:
+            return self.fma(a, b, c)
+        build, wide = self.builder, _kind(a.type).of("f64").ir
+        a, b, c = (build.fpext(value, wide) for value in (a, b, c))
+        return build.fptrunc(build.fadd(build.fmul(a, b), c), _kind(a.type).of("f32").ir)
+
     def sqrt(self, x: ir.Value) -> ir.Value:
         return self.intrinsic("sqrt", x)
 
@@ -202,6 +213,19 @@ class Emitter:
             name = "llvm.x86.avx512.rcp14.ps.512"
             return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
         return self.builder.fdiv(constant(_kind(x.type), 1.0), x)
+
+    def scale_exp2(self, x: ir.Value, n: ir.Value, n_bits: ir.Value) -> ir.Value:
+        """``x * 2**n`` rounded once, as `ldexp`.
+
+        Args:
+            x: float32, ``0.5 <= |x| < 4``.
+            n: integral float32.
+            n_bits: the same as int32.
+        """
+        if _kind(x.type).lanes == 16:
+            args = (x, n, ir.Constant(x.type, ir.Undefined), I16(-1), I32(4))
+            return self.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, args)
+        return self.ldexp(x, n_bits)
 
     def _exp2_int(self, n: ir.Value, result: ir.Type) -> ir.Value:
         b, ints = self.builder, _kind(n.type)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 
+from tileops.jit.lang import context
 from tileops.jit.lang.arith import (
     abs_,
     as_float,
     as_int,
     copysign,
     fma,
-    ldexp,
+    fma_exact,
     maxq,
     minq,
-    reciprocal_lp,
     select,
     to_float,
 )
-from tileops.jit.lang.words import Word, word
+from tileops.jit.lang.values import Lockstep, Value
+from tileops.jit.lang.words import Word, composite, word
 
 _LOG2E = 1.44269504
 _LN2_HIGH, _LN2_LOW = 0.693145752, 1.42860677e-6  # the high part has 12 trailing zero bits: n * high is exact
@@ -41,88 +42,108 @@ def polynomial(x, *coefficients):
 
 
 def _reduce_exp(x):
-    """``(t, r)`` with ``x = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
+    """``(t, n, r)`` with ``x = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
     t = fma(x, _LOG2E, _ROUND)
     n = t - _ROUND
-    return t, fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
+    return t, n, fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
 
 
 def _expm1_reduced(r):
-    """``exp(r) - 1`` for ``|r| <= ln(2) / 2``."""
-    p = polynomial(r, 1.98412698e-4, 1.3888889e-3, 8.3333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5)
+    """``exp(r) - 1`` for ``|r| <= ln(2) / 2`` (minimax, 3e-9)."""
+    p = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404)
     return fma(p * r, r, r)
 
 
-def _scale(p, t):
-    """``p * 2**n`` for a normal result, by adding n (the low bits of `t`) to the exponent."""
-    return as_float(as_int(p) + (as_int(t) << 23))
+def _exp_reduced_lp(r):
+    """``exp(r)`` for ``|r| <= ln(2) / 2`` (minimax, 7.5e-5)."""
+    return polynomial(r, 0.1656674147, 0.5049681664, 1.000164509, 0.999927938)
 
 
 @word
+def scale_exp2(p, n, t):
+    """``p * 2**n`` rounded once, n integral; the low bits of `t` hold n."""
+    bits = as_int(t) - _ROUND_BITS
+    return Value(context.emitter().scale_exp2(p.ir, n.ir, bits.ir), p.kind)
+
+
+def _scales_natively(x):
+    """Whether `scale_exp2` is one instruction (AVX-512), so that short cuts around it do not pay."""
+    return (x.members[0] if isinstance(x, Lockstep) else x).kind.lanes == 16
+
+
+@composite
 def exp(x):
     """Exponential, with subnormal results."""
-    t, r = _reduce_exp(x)
-    y = ldexp(_expm1_reduced(r) + 1.0, as_int(t) - _ROUND_BITS)
-    y = select(x > 88.72284, _INF, y)
-    return select(x < -103.98, 0.0, y)
+    # Beyond these bounds the result is inf or 0 anyway; infinite x would make r NaN. NaN passes through both.
+    t, n, r = _reduce_exp(minq(89.0, maxq(-104.0, x)))
+    return scale_exp2(_expm1_reduced(r) + 1.0, n, t)
 
 
-@word
+def _flushing_exp(x, reduce, reduced):
+    """The exponential of ``x <= 88`` whose results below 2**-126 may be 0."""
+    if _scales_natively(x):
+        t, n, r = reduce(maxq(-104.0, x))
+        return scale_exp2(reduced(r), n, t)
+    t, n, r = reduce(maxq(-87.33, x))
+    return select(x < -87.33, 0.0, as_float(as_int(reduced(r)) + (as_int(t) << 23)))
+
+
+@composite
 def exp_fast(x):
-    """Exponential for finite ``x <= 88.3``, -inf or NaN (softmax, sigmoid): results below 2**-126 are 0."""
-    tiny = x < -87.33
-    t, r = _reduce_exp(maxq(-87.33, x))
-    p = polynomial(r, 1.3888889e-3, 8.3333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5)
-    return select(tiny, 0.0, _scale(fma(p * r, r, r) + 1.0, t))
+    """Exponential for finite ``x <= 88``, -inf or NaN (softmax, sigmoid); results below 2**-126 may be 0."""
+    return _flushing_exp(x, _reduce_exp, lambda r: _expm1_reduced(r) + 1.0)
 
 
-@word
+@composite
 def exp_lp(x):
-    """`exp_fast` to a relative error of 1e-5."""
-    tiny = x < -87.0
-    x = maxq(-87.0, x)
-    t = fma(x, _LOG2E, _ROUND)
-    r = fma(t - _ROUND, -0.693147181, x)
-    return select(tiny, 0.0, _scale(polynomial(r, 4.37e-2, 1.6775e-1, 0.49998, 0.99996, 1.0), t))
+    """`exp_fast` to a relative error of 8e-5."""
+
+    def reduce(x):
+        t = fma(x, _LOG2E, _ROUND)
+        n = t - _ROUND
+        return t, n, fma(n, -0.693147181, x)
+
+    p = (0.1656674147, 0.5049681664, 1.000164509, 0.999927938)  # minimax on |r| <= ln(2) / 2
+    return _flushing_exp(x, reduce, lambda r: polynomial(r, *p))
 
 
-@word
+def _exp2(x, coefficients):
+    bound = -151.0 if _scales_natively(x) else -126.0
+    clamped = maxq(bound, x)
+    t = clamped + _ROUND
+    n = t - _ROUND
+    p = polynomial(clamped - n, *coefficients)
+    if _scales_natively(x):
+        return scale_exp2(p, n, t)
+    return select(x < bound, 0.0, as_float(as_int(p) + (as_int(t) << 23)))
+
+
+@composite
 def exp2_fast(x):
-    """``2**x`` for finite ``x < 127.5``, -inf or NaN (softmax): results below 2**-126 are 0."""
-    tiny = x < -126.0
-    x = maxq(-126.0, x)
-    t = x + _ROUND
-    r = (x - (t - _ROUND)) * 0.693147181
-    p = polynomial(r, 1.3888889e-3, 8.3333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5)
-    return select(tiny, 0.0, _scale(fma(p * r, r, r) + 1.0, t))
+    """``2**x`` for finite ``x < 127.5``, -inf or NaN (softmax); results below 2**-126 may be 0."""
+    return _exp2(
+        x,
+        (0.0001535331976, 0.001339892624, 0.009618437849, 0.05550332367, 0.2402264774, 0.6931471825, 1.0),
+    )
 
 
-@word
+@composite
 def exp2_lp(x):
-    """`exp2_fast` to a relative error of 1e-5."""
-    tiny = x < -126.0
-    x = maxq(-126.0, x)
-    t = x + _ROUND
-    r = (x - (t - _ROUND)) * 0.693147181
-    return select(tiny, 0.0, _scale(polynomial(r, 4.37e-2, 1.6775e-1, 0.49998, 0.99996, 1.0), t))
+    """`exp2_fast` to a relative error of 8e-5."""
+    return _exp2(x, (0.05517140031, 0.2426130176, 0.6932611465, 0.999927938))
 
 
-@word
+@composite
 def expm1(x):
     """``exp(x) - 1`` without cancellation near 0."""
-    t, r = _reduce_exp(x)
+    t, n, r = _reduce_exp(minq(89.0, maxq(-25.0, x)))
     p = _expm1_reduced(r)
-    # For n = 128 the scale itself overflows although the result need not: halve it there.
-    n = as_int(t) - _ROUND_BITS
-    half = ldexp(1.0 + 0.0 * r, n - 1)
-    y = fma(p, half, half - 0.5) * 2.0
-    y = select(x > 88.72284, _INF, y)
-    y = select(x < -20.0, -1.0, y)
-    y = select(abs_(x) < 1e-30, x, y)
-    return select(x != x, x, y)
+    # Half the scale, because 2**128 is not a number although the result may be.
+    half = scale_exp2(fma(0.0, r, 0.5), n, t)
+    return select(abs_(x) < 1e-30, x, fma(p, half, half - 0.5) * 2.0)
 
 
-@word
+@composite
 def log(x):
     """Natural logarithm, of subnormals too."""
     subnormal = x < 1.17549435e-38
@@ -144,7 +165,7 @@ def log(x):
     return select(x != x, x, y)
 
 
-@word
+@composite
 def tanh(x):
     """Hyperbolic tangent: an odd polynomial below 0.625, from the exponential above."""
     a = abs_(x)
@@ -156,7 +177,7 @@ def tanh(x):
     return select(x != x, x, select(a < 0.625, small, big))
 
 
-@word
+@composite
 def tanh_lp(x):
     """`tanh` to a relative error of 5e-5."""
     a = abs_(x)
@@ -166,38 +187,35 @@ def tanh_lp(x):
     return select(x != x, x, select(a < 0.5, small, copysign(big, x)))
 
 
-@word
+@composite
 def sigmoid(x):
-    """``1 / (1 + exp(-x))``."""
-    return 1.0 / (1.0 + exp(-x))
+    """``1 / (1 + exp(-x))``, with subnormal results."""
+    z = exp(-abs_(x))
+    return select(x < 0.0, z, 1.0) / (1.0 + z)
 
 
-@word
+@composite
 def sigmoid_lp(x):
-    """`sigmoid` to a relative error of 1e-5."""
-    return 1.0 / (1.0 + exp_lp(minq(88.0, -x)))
+    """`sigmoid` to a relative error of 8e-5."""
+    z = exp_lp(-abs_(x))
+    return select(x < 0.0, z, 1.0) / (1.0 + z)
 
 
-@word
+@composite
 def silu(x):
-    """``x * sigmoid(x)``, for large negative `x` too, where ``exp(-x)`` would overflow before the result is 0."""
-    e = exp(-abs_(x))
-    return select(x < 0.0, x * e, x) / (1.0 + e)
+    """``x * sigmoid(x)``."""
+    z = exp(-abs_(x))
+    return x * select(x < 0.0, z, 1.0) / (1.0 + z)
 
 
-@word
+@composite
 def silu_lp(x):
-    """`silu` to a relative error of 1e-4, down to subnormal results."""
-    # exp(-|x|) lies in [0, 1], so its sum with 1 suits a reciprocal of limited range.
-    a = minq(126.0, abs_(x))
-    t = fma(a, -_LOG2E, _ROUND)
-    r = fma(t - _ROUND, -0.693147181, -a)
-    p = polynomial(r, 4.37e-2, 1.6775e-1, 0.49998, 0.99996, 1.0)
-    e = ldexp(p, as_int(t) - _ROUND_BITS)
-    return x * (select(x < 0.0, e, 1.0) * reciprocal_lp(1.0 + e))
+    """`silu` to a relative error of 8e-5."""
+    z = exp_lp(-abs_(x))
+    return x * select(x < 0.0, z, 1.0) / (1.0 + z)
 
 
-@word
+@composite
 def erf(x):
     """Error function: odd polynomial up to 0.92, ``1 - exp(polynomial)`` above."""
     a = abs_(x)
@@ -217,51 +235,60 @@ def erf(x):
     return select(x != x, x, y)
 
 
-@word
+@composite
 def gelu(x):
-    """``x * Phi(x)`` through ``erfc(a) = exp(a * P(a))``: no cancellation in the negative tail (3e-6 relative)."""
-    a = minq(4.1, abs_(x) * 0.70710678)
-    a2 = a * a
-    a4 = a2 * a2
-    p0 = fma(a, -0.6366116404533386, -1.1283795833587646)
-    p1 = fma(a, 0.01925373449921608, -0.10281960666179657)
-    p2 = fma(a, -0.0016072284197434783, 4.220632035867311e-05)
-    p3 = fma(a, -0.00013388354273047298, 0.0006357355741783977)
-    p4 = fma(a, -7.85040583650698e-07, 1.5581046682200395e-05)
-    q0 = fma(p1, a2, p0)
-    q1 = fma(p4, a4, fma(p3, a2, p2))
-    tail = exp_fast(fma(q1, a4, q0) * a)  # erfc(|x| / sqrt(2))
-    y = 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
-    return select(x == -_INF, 0.0 * x, y)
+    """``x * Phi(x)``, accurate in the negative tail as far as -5.6 (beyond, within 1e-9).
+
+    ``Phi(-a) = exp(-a**2 / 2 + h(a)) / 2`` with h nearly linear: a polynomial fitted to ``log(erfcx)``.
+    """
+    a = minq(14.5, abs_(x))
+    square = a * a
+    error = fma_exact(a, a, -square)
+    near = minq(5.6, a)
+    q = polynomial(
+        near,
+        *(-1.177555742e-8, 3.76253837e-7, -5.14995736e-6, 3.803006257e-5, -0.0001396560401),
+        *(-0.0001187403104, 0.004969228059, -0.03646016121, 0.1817305535, -0.7978890538),
+    )
+    small = fma(-0.5, error, near * q)
+    t = fma(fma(square, -0.5, small), _LOG2E, _ROUND)
+    n = t - _ROUND
+    r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, -0.5 * square)) + small
+    tail = scale_exp2(_expm1_reduced(r) + 1.0, n, t)  # erfc(|x| / sqrt(2))
+    return 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
 
 
-@word
+@composite
 def gelu_lp(x):
-    """`gelu` for bfloat16 or float16 results (2e-3 relative only in the far negative tail)."""
-    a = minq(4.1, abs_(x) * 0.70710678)
-    a2 = a * a
-    a4 = a2 * a2
-    p0 = fma(a, -0.6364592909812927, -1.1283906698226929)
-    p1 = fma(a, 0.02078474685549736, -0.10352079570293427)
-    p2 = fma(a, -0.00033881296985782683, -0.0017840299988165498)
-    p3 = fma(a, -9.675426554167643e-06, 0.0001135987913585268)
-    tail = exp_lp(fma(fma(p3, a2, p2), a4, fma(p1, a2, p0)) * a)
-    y = 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
-    return select(x == -_INF, 0.0 * x, y)
+    """`gelu` to a relative error of 1e-4 as far as -5.6."""
+    a = minq(14.5, abs_(x))
+    near = minq(5.6, a)
+    q = polynomial(
+        near, 1.795149001e-5, -0.0004562865361, 0.005186696537, -0.03604114801, 0.1810031682, -0.797614336
+    )
+    tail = exp_lp(fma(-0.5 * a, a, near * q))
+    return 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
 
 
-@word
+def _gelu_tanh_argument(x):
+    """``2 u`` with ``gelu_tanh(x) = x * sigmoid(2 u)``."""
+    return x * fma(x * x, 0.0713548163, 1.5957691216)
+
+
+@composite
 def gelu_tanh(x):
     """The tanh form of gelu, as ``x * sigmoid(2 u)``."""
-    u = x * fma(x * x, 0.0713548163, 1.5957691216)
-    return x / (1.0 + exp(-u))
+    u = _gelu_tanh_argument(x)
+    z = exp(-abs_(u))
+    return x * select(u < 0.0, z, 1.0) / (1.0 + z)
 
 
-@word
+@composite
 def gelu_tanh_lp(x):
-    """`gelu_tanh` to a relative error of 1e-5."""
-    u = x * fma(x * x, 0.0713548163, 1.5957691216)
-    return x / (1.0 + exp_lp(minq(88.0, -u)))
+    """`gelu_tanh` to a relative error of 1e-4."""
+    u = _gelu_tanh_argument(x)
+    z = exp_lp(-abs_(u))
+    return x * select(u < 0.0, z, 1.0) / (1.0 + z)
 
 
 def _sin_quadrant(x, shift):
@@ -269,7 +296,8 @@ def _sin_quadrant(x, shift):
     t = fma(x, 0.636619772, _ROUND)
     n = t - _ROUND
     quadrant = as_int(t) + shift
-    r = fma(n, -5.39030253e-15, fma(n, -3.13916473e-7, fma(n, -1.57079601, x)))
+    r = fma_exact(n, -1.57079601, x)
+    r = fma_exact(n, -5.39030253e-15, fma_exact(n, -3.13916473e-7, r))
     s = r * r
     odd = polynomial(s, 2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1)
     sine = fma(odd * s, r, r)
@@ -278,14 +306,14 @@ def _sin_quadrant(x, shift):
     return select((quadrant & 2) == 0, y, -y)
 
 
-@word
+@composite
 def sin(x):
     """Sine, for ``|x| <= 1e4``; accuracy is lost gradually above, and ``|x| > 1e5`` is not supported."""
     y = _sin_quadrant(x, 0)
     return select(x == 0.0, x, y)
 
 
-@word
+@composite
 def cos(x):
     """Cosine, for ``|x| <= 1e4``; accuracy is lost gradually above, and ``|x| > 1e5`` is not supported."""
     return _sin_quadrant(x, 1)

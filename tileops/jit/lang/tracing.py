@@ -26,7 +26,7 @@ def traced(function: Callable[..., Any], n: int) -> Word:
 
     call.__name__ = call.__qualname__ = getattr(function, "__name__", "traced").strip("<>")
     call.__doc__ = function.__doc__
-    return Word(call)
+    return Word(call, composite=True)
 
 
 def elementwise_block(

@@ -126,6 +126,7 @@ class Word:
         function: emits the word on tracer values and returns a value, a tuple of values or None.
         types: Numba types of the parameters, where they are fixed (arguments are then cast to them).
         returns: Numba type of the result, where it is fixed; otherwise a dry run finds it.
+        composite: it only combines other words, so that `Lockstep` operands may pass through to those.
     """
 
     def __init__(
@@ -134,7 +135,9 @@ class Word:
         *,
         parameters: Sequence[types.Type] | None = None,
         returns: types.Type | None = None,
+        composite: bool = False,
     ) -> None:
+        self.composite = composite
         self.function = function
         self.parameters = tuple(parameters) if parameters is not None else None
         self.returns = returns
@@ -143,7 +146,9 @@ class Word:
         _register(self)
 
     def __call__(self, *args: Any) -> Any:
-        return in_lockstep(context.emitter().forms.get(self.__name__, self.function), args)
+        # A device with better instructions for this word has a form of its own.
+        function = context.emitter().forms.get(self.__name__, self.function)
+        return function(*args) if self.composite else in_lockstep(function, args)
 
     def __repr__(self) -> str:
         return f"<word {self.__name__}>"
@@ -196,6 +201,11 @@ def _register(word: Word) -> None:
 def word(function: Callable[..., Any]) -> Word:
     """Decorator: `function`, written over tracer values, becomes a word of the vocabulary."""
     return Word(function)
+
+
+def composite(function: Callable[..., Any]) -> Word:
+    """Decorator: a word that only combines other words, which keep `Lockstep` operands side by side."""
+    return Word(function, composite=True)
 
 
 # -- operators on vectors in Numba bodies -------------------------------------------------------------------
@@ -254,4 +264,4 @@ for _operator, _meaning in _INPLACE.items():
 for _operator in (operator.neg, operator.invert):
     _register_operator(_operator, _operator, 1)
 
-__all__ = ["Lockstep", "VecType", "Word", "numba_type", "word"]
+__all__ = ["Lockstep", "VecType", "Word", "composite", "numba_type", "word"]
