@@ -530,3 +530,49 @@ def test_discriminants_of_construction_select_the_check() -> None:
         "present(out_dtype)",
         "present(q_scale)",
     ]
+
+
+LONG_ROPE = """
+forall: {S: Dim, D: Dim, T: "DType[float16 | float32]", R: "DType[float32]"}
+params:
+  rescale_factors: {dtype: R, shape: "[D // 2]", optional: true}
+  table: {dtype: float32, shape: "[P, 2]"}
+  scale: {type: float, default: 1.0}
+inputs:
+  x: {dtype: T, shape: "[S, D]"}
+outputs:
+  output: {dtype: T, shape: "[S, P]"}
+"""
+
+
+def test_construction_time_tensors() -> None:
+    fields = simple(
+        LONG_ROPE.replace("S: Dim", "S: Dim, P: Dim"),
+        "[{S: 3, D: 8, P: 5, some: [rescale_factors], dtype_cases: [{T: float16, R: float32}], label: a},"
+        " {S: 3, D: 8, P: 5, dtype_cases: [{T: float16}], label: b}]",
+        '{flops: "S * D"}',
+    )
+    toy = entry(fields)
+    signature = CallSignature(toy)
+    table = torch.empty(5, 2)
+    construction = signature.construct(table=table, rescale_factors=torch.empty(4))
+    checked = signature.check_call(construction, (empty(3, 8, dtype=torch.float16),))
+    assert shapes(checked) == [("output", (3, 5), torch.float16)]
+    assert checked.inputs["table"] == ((5, 2), "float32")
+    assert signature.read_bytes(checked) == 3 * 8 * 2 + 5 * 2 * 4 + 4 * 4
+    without = signature.check_call(signature.construct(table=table), (empty(3, 8),))
+    assert "rescale_factors" not in without.inputs
+    with pytest.raises(CheckError, match=r"params.table.shape: table has shape \[5, 3\]; axis 1 is 3"):
+        signature.construct(table=torch.empty(5, 3))
+    with pytest.raises(CheckError, match=r"params.table: the parameter has no default"):
+        signature.construct()
+    with pytest.raises(CheckError, match=r"params.table: table must be a torch.Tensor, got list"):
+        signature.construct(table=[1.0])
+    with pytest.raises(
+        CheckError, match=r"params.rescale_factors.shape: .* axis 0 is 3 .* D // 2 = 4 from x"
+    ):
+        signature.check_call(signature.construct(table=table, rescale_factors=torch.empty(3)), (empty(3, 8),))
+    with_factors, plain = cases(toy)
+    assert with_factors.held["rescale_factors"].shape == (4,)
+    assert list(plain.held) == ["table"]
+    assert with_factors.roofline() == signature.roofline(checked)

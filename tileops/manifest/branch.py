@@ -305,6 +305,20 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
     )
 
 
+def construction_branch(
+    signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]
+) -> Branch:
+    """The construction-time part of a branch: its held tensors and lets, whatever tensors a call passes."""
+    facts = settle_presence(signature, point_facts(choices, values))
+    held = {
+        name: _tensor(signature, param.tensor, facts)
+        for name, param in signature.params.items()
+        if param.tensor is not None and facts.present.get(name)
+    }
+    lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
+    return Branch(signature, _point(values), facts, held, {}, {}, lets, (), (), ())
+
+
 def _point(values: Mapping[str, Any]) -> Point:
     return tuple(sorted(values.items()))
 

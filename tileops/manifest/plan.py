@@ -163,6 +163,11 @@ def plan_branch(branch: Branch) -> Plan:
     return _Planner(branch).plan()
 
 
+def plan_held(branch: Branch) -> Plan:
+    """The prefix of a plan that construction-time tensors and parameters decide."""
+    return _Planner(branch).plan_construction()
+
+
 class _Planner:
     def __init__(self, branch: Branch) -> None:
         self.branch = branch
@@ -171,11 +176,22 @@ class _Planner:
         self.constructed: set[str] = set(self.known)
         self.steps: list[Step] = []
         self.solved: set[str] = set()
+        self.ranked: set[str] = set()
 
     def plan(self) -> Plan:
         branch = self.branch
-        for tensors, at_construction in ((branch.held, True), (branch.inputs, False)):
-            self._unify(list(tensors.values()), at_construction)
+        held, inputs = list(branch.held.values()), list(branch.inputs.values())
+        pending = self._solve(held, {tensor.name: set(range(len(tensor.items))) for tensor in held}, True)
+        pending = self._check_ready(held, pending)
+        # What construction-time tensors leave open continues with the facts of the call.
+        pending |= {tensor.name: set(range(len(tensor.items))) for tensor in inputs}
+        pending = self._solve([*held, *inputs], pending, False)
+        for tensor in (*held, *inputs):
+            self._rank(tensor, False)
+            for position in sorted(pending[tensor.name]):
+                self._check(tensor, position, False)
+        for tensor in inputs:
+            self._check_dtype(tensor)
         if self.signature.combos:
             names = tuple(name for name in self.signature.combos[0] if name in self.known)
             rows = tuple(tuple(row[name] for name in names) for row in self.signature.combos)
@@ -190,6 +206,12 @@ class _Planner:
             self._oblige(tensor)
         self._reject_unsolved()
         return Plan(branch, tuple(self.steps), frozenset(self.solved))
+
+    def plan_construction(self) -> Plan:
+        held = list(self.branch.held.values())
+        pending = {tensor.name: set(range(len(tensor.items))) for tensor in held}
+        self._check_ready(held, self._solve(held, pending, True))
+        return Plan(self.branch, tuple(self.steps), frozenset(self.solved))
 
     # --- names ---
 
@@ -231,45 +253,49 @@ class _Planner:
 
     # --- unification ---
 
-    def _unify(self, tensors: list[BranchTensor], at_construction: bool) -> None:
-        pending = {tensor.name: set(range(len(tensor.items))) for tensor in tensors}
-        ranked: set[str] = set()
+    def _solve(
+        self, tensors: list[BranchTensor], pending: dict[str, set[int]], at_construction: bool
+    ) -> dict[str, set[int]]:
+        """Binds what these tensors bind, and returns the positions that are left."""
         for tensor in tensors:
-            self._unify_dtype(tensor, at_construction)
+            self._bind_dtype(tensor, at_construction)
         progress = True
         while progress:
             progress = False
-            for solve in (self._bind_dim, self._bind_shape, self._bind_affine):
+            for bind in (self._bind_dim, self._bind_shape, self._bind_affine):
                 for tensor in tensors:
                     for position in sorted(pending[tensor.name]):
-                        if solve(tensor, position, ranked, at_construction):
+                        if bind(tensor, position, at_construction):
                             pending[tensor.name].discard(position)
                             progress = True
                 if progress:
                     break
+        return pending
+
+    def _check_ready(self, tensors: list[BranchTensor], pending: dict[str, set[int]]) -> dict[str, set[int]]:
+        """Checks, at construction, what is decided there; returns the positions that are left."""
         for tensor in tensors:
-            self._rank(tensor, ranked, at_construction)
+            self._rank(tensor, True)
             for position in sorted(pending[tensor.name]):
-                self._check(tensor, position, at_construction)
-        for tensor in tensors:
-            self._check_dtype(tensor, at_construction)
+                known = self._ready(tensor.items[position].expr)
+                if known and tensor.name in self.ranked and self._place(tensor.items, position) is not None:
+                    self._check(tensor, position, True)
+                    pending[tensor.name].discard(position)
+        return pending
 
-    def _unify_dtype(self, tensor: BranchTensor, at_construction: bool) -> None:
+    def _bind_dtype(self, tensor: BranchTensor, at_construction: bool) -> None:
         match tensor.dtype.node:
-            case ast.Name(id=name) if name not in self.known and isinstance(
-                self.signature.indices.get(name), k.DType
-            ):
-                kind = self.signature.indices[name]
-                assert isinstance(kind, k.DType)
-                self.steps.append(BindDType(at_construction, tensor.name, name, kind.names))
-                self._learn(name, at_construction)
-                self.solved.add(name)
+            case ast.Name(id=name) if name not in self.known:
+                kind = self.signature.indices.get(name)
+                if isinstance(kind, k.DType):
+                    self.steps.append(BindDType(at_construction, tensor.name, name, kind.names))
+                    self._learn(name, at_construction)
+                    self.solved.add(name)
 
-    def _check_dtype(self, tensor: BranchTensor, at_construction: bool) -> None:
-        bound = any(isinstance(step, BindDType) and step.tensor == tensor.name for step in self.steps)
-        if not bound:
+    def _check_dtype(self, tensor: BranchTensor) -> None:
+        if not any(isinstance(step, BindDType) and step.tensor == tensor.name for step in self.steps):
             self._require(tensor.dtype, f"{tensor.decl.where}.dtype")
-            self.steps.append(CheckDType(at_construction, tensor.name, tensor.dtype))
+            self.steps.append(CheckDType(False, tensor.name, tensor.dtype))
 
     def _segment_known(self, item: Axis | Segment) -> bool:
         return isinstance(item, Axis) or self._ready(item.expr)
@@ -285,9 +311,9 @@ class _Planner:
             return _place_of(after, True)
         return None
 
-    def _rank(self, tensor: BranchTensor, ranked: set[str], at_construction: bool) -> bool:
+    def _rank(self, tensor: BranchTensor, at_construction: bool) -> bool:
         """Emits the rank check of a tensor once every segment, or all but one, is known."""
-        if tensor.name in ranked:
+        if tensor.name in self.ranked:
             return True
         segments = [item.expr for item in tensor.items if isinstance(item, Segment)]
         unknown = [expr for expr in segments if not self._ready(expr)]
@@ -296,17 +322,17 @@ class _Planner:
         fixed = sum(isinstance(item, Axis) for item in tensor.items)
         known = tuple(expr for expr in segments if expr not in unknown)
         self.steps.append(CheckRank(at_construction, tensor.name, fixed, known, bool(unknown)))
-        ranked.add(tensor.name)
+        self.ranked.add(tensor.name)
         return True
 
-    def _bind_dim(self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool) -> bool:
+    def _bind_dim(self, tensor: BranchTensor, position: int, at_construction: bool) -> bool:
         item = tensor.items[position]
         match item:
             case Axis(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(
                 self.signature.indices.get(name), k.Dim
             ):
                 place = self._place(tensor.items, position)
-                if place is None or not self._rank(tensor, ranked, at_construction):
+                if place is None or not self._rank(tensor, at_construction):
                     return False
                 self.steps.append(BindDim(at_construction, tensor.name, place, name))
                 self._learn(name, at_construction)
@@ -314,9 +340,7 @@ class _Planner:
                 return True
         return False
 
-    def _bind_shape(
-        self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool
-    ) -> bool:
+    def _bind_shape(self, tensor: BranchTensor, position: int, at_construction: bool) -> bool:
         item = tensor.items[position]
         match item:
             case Segment(expr=Expr(node=ast.Name(id=name))) if name not in self.known and isinstance(
@@ -325,7 +349,7 @@ class _Planner:
                 before, after = tensor.items[:position], tensor.items[position + 1 :]
                 if not all(self._segment_known(other) for other in (*before, *after)):
                     return False
-                if not self._rank(tensor, ranked, at_construction):
+                if not self._rank(tensor, at_construction):
                     return False
                 self.steps.append(
                     BindShape(
@@ -337,9 +361,7 @@ class _Planner:
                 return True
         return False
 
-    def _bind_affine(
-        self, tensor: BranchTensor, position: int, ranked: set[str], at_construction: bool
-    ) -> bool:
+    def _bind_affine(self, tensor: BranchTensor, position: int, at_construction: bool) -> bool:
         item = tensor.items[position]
         if not isinstance(item, Axis) or self._ready(item.expr):
             return False
@@ -351,7 +373,7 @@ class _Planner:
             return False
         parts = _affine(item.expr.node, name)
         place = self._place(tensor.items, position)
-        if parts is None or place is None or not self._rank(tensor, ranked, at_construction):
+        if parts is None or place is None or not self._rank(tensor, at_construction):
             return False
         scale, offset = (item.expr.with_node(part) for part in parts)
         factor = _integer(scale.node)

@@ -51,6 +51,13 @@ def unify(
     return _Unifier(op, plan, params, tensors).run()
 
 
+def unify_held(
+    op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]
+) -> dict[str, Any]:
+    """Like `unify` for the construction-time part of a plan (`tileops.manifest.plan.plan_held`)."""
+    return _Unifier(op, plan, params, tensors).run()
+
+
 class _Unifier:
     def __init__(
         self, op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]

@@ -22,7 +22,14 @@ import numpy as np
 
 from tileops.errors import CheckError, ManifestError
 from tileops.manifest import kinds as k
-from tileops.manifest.branch import Branch, Discriminant, branch_at, construction_values, discriminants
+from tileops.manifest.branch import (
+    Branch,
+    BranchTensor,
+    Discriminant,
+    branch_at,
+    construction_values,
+    discriminants,
+)
 from tileops.manifest.construction import bind_parameters, check_construction, construction_checks
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
@@ -90,9 +97,10 @@ class Call:
         label: the row's label.
         row: position of the row in the entry.
         params: the construction parameters that the row writes; dtypes by name.
-        values: every construction parameter, defaults included; dtypes by name.
+        values: every construction parameter that is no tensor, defaults included; dtypes by name.
         indices: parameters, solved indices and lets.
-        inputs: the tensors that are passed, by name, in declaration order.
+        held: the construction-time tensors that are passed, by name.
+        inputs: the call-time tensors that are passed, by name, in declaration order.
         outputs: the tensors that the call returns.
         branch: the branch that the call is on.
     """
@@ -104,6 +112,7 @@ class Call:
     params: Mapping[str, Any]
     values: Mapping[str, Any]
     indices: Mapping[str, Any]
+    held: Mapping[str, AbstractTensor]
     inputs: Mapping[str, AbstractTensor]
     outputs: Mapping[str, AbstractTensor]
     branch: Branch = field(repr=False)
@@ -119,7 +128,10 @@ class Call:
 
     def view(self) -> CallView:
         """The call as roofline functions read it."""
-        tensors = {name: (item.shape, item.dtype) for name, item in {**self.inputs, **self.outputs}.items()}
+        tensors = {
+            name: (item.shape, item.dtype)
+            for name, item in {**self.held, **self.inputs, **self.outputs}.items()
+        }
         metadata = {name: item.values for name, item in self.inputs.items() if item.values is not None}
         return CallView(self.branch, self.indices, tensors, metadata)
 
@@ -184,23 +196,29 @@ class _Row:
         label = self.raw.get("label")
         if not isinstance(label, str) or not LABEL.fullmatch(label):
             raise self.error("label", f"expected 1 to 24 characters of A-Za-z0-9._-, got {label!r}")
-        known = {*self.signature.params, *self.signature.indices, "some", "dtype_cases", "label"}
+        known = {*self.signature.scalars, *self.signature.indices, "some", "dtype_cases", "label"}
         unknown = sorted((key for key in self.raw if key not in known), key=repr)
         if unknown:
             raise self.error(
                 None,
                 f"unknown key {unknown[0]!r}; a row gives parameters, indices, some, dtype_cases and label",
             )
-        params = {name: self.raw[name] for name in self.signature.params if name in self.raw}
+        some = self._some()
+        params = {name: self.raw[name] for name in self.signature.scalars if name in self.raw}
+        # A construction-time tensor is stood for by its name until its shape is known.
+        held = {
+            name: name if param.tensor.optional is None or name in some else None
+            for name, param in self.signature.params.items()
+            if param.tensor is not None
+        }
         try:
             failures = Failures(self.entry.name)
-            values = bind_parameters(self.signature, failures, params)
+            values = bind_parameters(self.signature, failures, {**params, **held})
             point = construction_values(_choices(self.entry), values)
             checks = construction_checks(self.signature, _choices(self.entry), point)
             check_construction(checks, failures, self.signature, values)
         except CheckError as error:
             raise self.error(None, f"refinement or parameter fails: {error}") from None
-        some = self._some()
         point.update(
             {
                 choice.name: choice.name in some
@@ -227,7 +245,11 @@ class _Row:
         raw = self.raw.get("some", [])
         if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
             raise self.error("some", f"expected a list of optional tensors, got {raw!r}")
-        allowed = {name for name, decl in self.signature.inputs.items() if decl.optional is True}
+        allowed = {
+            name
+            for name, decl in self.signature.tensors.items()
+            if decl.role != "output" and decl.optional is True
+        }
         for name in raw:
             if name not in allowed:
                 listed = ", ".join(sorted(allowed)) or "none"
@@ -342,22 +364,19 @@ class _Row:
         dtypes: Mapping[str, str],
     ) -> Call:
         branch = plan.branch
-        scope: dict[str, Any] = {**values, **self._given(branch), **dtypes}
-        inputs = self._generate(branch, scope)
+        scalars = {name: values[name] for name in self.signature.scalars}
+        scope: dict[str, Any] = {**scalars, **self._given(branch), **dtypes}
+        generated = self._generate(branch, scope)
         self._define_lets(branch, scope)
-        for name, tensor in branch.inputs.items():
-            if name not in inputs:
-                inputs[name] = AbstractTensor(
-                    name,
-                    self._shape(branch, name, scope),
-                    evaluate(tensor.dtype, scope),
-                    None,
-                    tensor.decl.cpu,
-                )
-        ordered = {name: inputs[name] for name in branch.inputs}
-        facts: dict[str, TensorFacts] = {name: (item.shape, item.dtype) for name, item in ordered.items()}
+        held = {name: self._tensor(tensor, scope) for name, tensor in branch.held.items()}
+        ordered = {
+            name: generated.get(name) or self._tensor(tensor, scope) for name, tensor in branch.inputs.items()
+        }
+        facts: dict[str, TensorFacts] = {
+            name: (item.shape, item.dtype) for name, item in {**held, **ordered}.items()
+        }
         try:
-            indices = unify(self.entry.name, plan, values, facts)
+            indices = unify(self.entry.name, plan, scalars, facts)
         except CheckError as error:
             raise self.error(None, f"refinement fails or a shape does not unify: {error}") from None
         for name in {
@@ -383,8 +402,9 @@ class _Row:
             label,
             self.position,
             params,
-            values,
+            scalars,
             {**scope, **indices},
+            held,
             ordered,
             outputs,
             branch,
@@ -398,11 +418,13 @@ class _Row:
                 parts.append(values[name])
         return "-".join(parts)
 
-    def _shape(self, branch: Branch, name: str, scope: Mapping[str, Any]) -> tuple[int, ...]:
+    def _tensor(self, tensor: BranchTensor, scope: Mapping[str, Any]) -> AbstractTensor:
+        """A tensor of ordinary data."""
         try:
-            return shape_of(branch.inputs[name].items, scope)
+            shape, dtype = shape_of(tensor.items, scope), evaluate(tensor.dtype, scope)
         except ManifestError as error:
             raise self.error(None, str(error)) from None
+        return AbstractTensor(tensor.name, shape, dtype, None, tensor.decl.cpu)
 
     def _define_lets(self, branch: Branch, scope: dict[str, Any]) -> None:
         pending = dict(branch.lets)

@@ -37,7 +37,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tileops.manifest.branch import Branch, branch_at, construction_values, discriminants
+from tileops.manifest.branch import (
+    Branch,
+    branch_at,
+    construction_branch,
+    construction_values,
+    discriminants,
+)
 from tileops.manifest.construction import (
     ConstructionChecks,
     bind_parameters,
@@ -49,9 +55,10 @@ from tileops.manifest.entry import Entry
 from tileops.manifest.expr import NAMESPACE, Expr
 from tileops.manifest.expr.evaluation import UNDEFINED, describe_undefined
 from tileops.manifest.failures import Failures
-from tileops.manifest.plan import plan_branch
+from tileops.manifest.plan import plan_branch, plan_held
 from tileops.manifest.roofline import CallView, evaluate_roofline, traffic
 from tileops.manifest.signature import REQUIRED
+from tileops.manifest.unify import unify_held
 from tileops.ops.codegen import runtime
 from tileops.ops.codegen.emit import TorchNames, emit_call_check
 from tileops.ops.codegen.runtime import Checked, Output
@@ -191,10 +198,27 @@ class CallSignature:
                 self._signature, self._choices, point
             )
         check_construction(checks, self._failures, self._signature, values)
+        self._check_held(values, point)
         python = {
             name: _as_python(value, self._signature.params[name].kind) for name, value in values.items()
         }
         return Construction(values, python, point)
+
+    def _check_held(self, values: dict[str, Any], point: dict[str, Any]) -> None:
+        """Solves, at construction, what construction-time tensors alone decide."""
+        decls = {name: param.tensor for name, param in self._signature.params.items() if param.tensor}
+        if not decls:
+            return
+        for name, decl in decls.items():
+            value = values[name]
+            if value is None and decl.optional is None:
+                raise self._failures.missing_tensor(decl.where, name)
+            if value is not None and not isinstance(value, torch.Tensor):
+                raise self._failures.not_a_tensor(decl.where, name, value)
+        branch = construction_branch(self._signature, self._choices, point)
+        facts = {name: (tuple(values[name].shape), _DTYPE_NAMES[values[name].dtype]) for name in branch.held}
+        scalars = {name: values[name] for name in self._signature.scalars}
+        unify_held(self.name, plan_held(branch), scalars, facts)
 
     # --- calls ---
 

@@ -94,6 +94,9 @@ class _Emitter:
         construction = [step for step in self.plan.steps if step.at_construction]
         for name in self._used_parameters():
             out.add(f"{name} = c[{name!r}]")
+        for tensor in self.branch.held.values():
+            self._tensor_facts(tensor, device=None)
+            out.add(f"_s_{tensor.name} = {tensor.name}.shape")
         for step in construction:
             self._step(step)
         arguments = ", ".join(self.signature.forward_order)
@@ -126,36 +129,38 @@ class _Emitter:
         return [name for name in self.signature.params if name in used]
 
     def _device_block(self) -> None:
-        """Types, device agreement and layout: what needs no index."""
-        out = self.out
+        """Types, device agreement and layout of the inputs: what needs no index."""
         first = next((tensor.name for tensor in self.branch.inputs.values() if not tensor.decl.cpu), None)
         for tensor in self.branch.inputs.values():
-            name, where = tensor.name, tensor.decl.where
-            out.add(f"if not isinstance({name}, _Tensor):")
-            out.add(f"{_INDENT}raise _fail.not_a_tensor({where!r}, {name!r}, {name})")
-        for tensor in self.branch.inputs.values():
-            name, where = tensor.name, tensor.decl.where
-            if tensor.decl.cpu:
-                out.add(f"if {name}.device.type != 'cpu':")
-                out.add(f"{_INDENT}raise _fail.not_on_cpu({where!r}, {name!r}, {name}.device)")
-            elif name == first:
-                out.add(f"_device = {name}.device")
-            else:
-                out.add(f"if {name}.device != _device:")
-                out.add(
-                    f"{_INDENT}raise _fail.device({where!r}, {name!r}, {name}.device, {first!r}, _device)"
-                )
-            if tensor.decl.contiguous:
-                out.add(f"if not {name}.is_contiguous():")
-                out.add(f"{_INDENT}raise _fail.not_contiguous({where!r}, {name!r}, {name}.stride())")
+            self._tensor_facts(tensor, device=first)
         if first is None:
-            out.add("_device = None")
+            held = next((tensor.name for tensor in self.branch.held.values() if not tensor.decl.cpu), None)
+            self.out.add(f"_device = {'None' if held is None else f'{held}.device'}")
+
+    def _tensor_facts(self, tensor: BranchTensor, device: str | None) -> None:
+        """Type and layout of one tensor, and its device: that of the input `device`, where one is named."""
+        out, name, where = self.out, tensor.name, tensor.decl.where
+        out.add(f"if not isinstance({name}, _Tensor):")
+        out.add(f"{_INDENT}raise _fail.not_a_tensor({where!r}, {name!r}, {name})")
+        if tensor.decl.cpu:
+            out.add(f"if {name}.device.type != 'cpu':")
+            out.add(f"{_INDENT}raise _fail.not_on_cpu({where!r}, {name!r}, {name}.device)")
+        elif name == device:
+            out.add(f"_device = {name}.device")
+        elif device is not None:
+            arguments = f"{where!r}, {name!r}, {name}.device, {device!r}, _device"
+            out.add(f"if {name}.device != _device:")
+            out.add(f"{_INDENT}raise _fail.device({arguments})")
+        if tensor.decl.contiguous:
+            out.add(f"if not {name}.is_contiguous():")
+            out.add(f"{_INDENT}raise _fail.not_contiguous({where!r}, {name!r}, {name}.stride())")
 
     def _steps(self, steps: list[Step]) -> None:
         shaped: set[str] = set()
         for step in steps:
             name = getattr(step, "tensor", None)
-            if name is not None and name not in shaped and not isinstance(step, BindDType | CheckDType):
+            shapeless = name in self.branch.held or isinstance(step, BindDType | CheckDType)
+            if name is not None and name not in shaped and not shapeless:
                 shaped.add(name)
                 self.out.add(f"# {name}: {self._tensor(name).shape_text}")
                 self.out.add(f"_s_{name} = {name}.shape")
@@ -377,7 +382,7 @@ class _Emitter:
         indices = ", ".join(["**c", *(f"{name!r}: {name}" for name in dict.fromkeys(solved))])
         inputs = ", ".join(
             f"{name!r}: (tuple(_s_{name}), {self._render(tensor.dtype)})"
-            for name, tensor in self.branch.inputs.items()
+            for name, tensor in {**self.branch.held, **self.branch.inputs}.items()
         )
         written = (*self.branch.written, *((OUT,) if self.branch.facts.present.get(OUT) else ()))
         listed = "(" + "".join(f"{item}, " for item in outputs) + ")"

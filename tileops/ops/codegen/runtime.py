@@ -28,7 +28,7 @@ class Checked:
     Attributes:
         branch: the branch of the signature that the call is on.
         indices: parameters, solved indices and lets by name; dtypes by name, as roofline formulas read them.
-        inputs: ``name -> (shape, dtype name)`` of the inputs that were passed.
+        inputs: ``name -> (shape, dtype name)`` of construction-time tensors and of the inputs passed.
         outputs: one `Output` per declared output, None where a nullable one is absent.
         written: inputs that the call writes, ``out`` included.
         device: the device of the call; None without a tensor that decides it.
