@@ -30,7 +30,7 @@ from tileops.jit.program import Program
 
 
 def cuda_target(arch: str | None = None) -> Any:
-    """The CUDA target of an architecture, for example ``"sm_90a"`` (no GPU is needed), or of the current GPU."""
+    """The CUDA target of an architecture such as ``"sm_90a"`` (no GPU is needed), or of the current GPU."""
     from tileops.jit import cuda
 
     return cuda.cuda_target(arch)

@@ -1,9 +1,9 @@
-"""Compiling one Python function with Numba to object code: the only module that uses private names of Numba's compiler.
+"""One Python function to object code; the only module that uses private names of Numba's compiler.
 
-A private compiler instance per CPU target, instead of Numba's global one, gives three things: our CPU name and feature
-set, object code without a detour through Numba's own execution engine, and a start-up ten times shorter, because only
-the parts of the language that kernels use are registered. Where a private name is missing, the public `numba.cfunc`
-gives the LLVM text of the function, from which llvmlite makes the object.
+A private compiler instance per CPU target, instead of Numba's global one, gives three things: our CPU name
+and feature set, object code without a detour through Numba's own execution engine, and a start-up ten times
+shorter, because only the parts of the language that kernels use are registered. Where a private name is
+missing, the public `numba.cfunc` gives the LLVM text of the function, from which llvmlite makes the object.
 
 Numba's file cache is never used.
 """
@@ -50,7 +50,9 @@ class CompiledFunction:
     undefined: tuple[str, ...]
 
 
-def compile_function(function: Callable[..., Any], args: Sequence[str], target: CpuTarget) -> CompiledFunction:
+def compile_function(
+    function: Callable[..., Any], args: Sequence[str], target: CpuTarget
+) -> CompiledFunction:
     """Compiles `function`, whose parameters have the kinds `args` and which returns nothing.
 
     Args:
@@ -68,7 +70,7 @@ def compile_function(function: Callable[..., Any], args: Sequence[str], target: 
         return _compile_publicly(function, signature, target)
 
 
-# -- private route --------------------------------------------------------------------------------------------
+# -- private route -------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -76,7 +78,9 @@ def private_names_fit() -> bool:
     """Whether Numba is of a known version and a trivial function compiles by the private route."""
     version = tuple(int(part) for part in re.findall(r"\d+", numba.__version__)[:2])
     if not SUPPORTED[0] <= version < SUPPORTED[1]:
-        log.warning("Numba %s is not one of the known versions; using its public interface", numba.__version__)
+        log.warning(
+            "Numba %s is not one of the known versions; using its public interface", numba.__version__
+        )
         return False
     try:
         _private_names()
@@ -153,9 +157,7 @@ def _private_names() -> Any:
                 self.typing, self.target, function, signature, types.none, self.flags, {}
             )
             code = result.library.emit_native_object()
-            return CompiledFunction(
-                code, result.fndesc.llvm_func_name, "numba", undefined_symbols(code)
-            )
+            return CompiledFunction(code, result.fndesc.llvm_func_name, "numba", undefined_symbols(code))
 
     return Compiler
 
@@ -174,7 +176,7 @@ def _compile_privately(
         return _compiler(target).compile(function, signature)
 
 
-# -- public route ---------------------------------------------------------------------------------------------
+# -- public route --------------------------------------------------------------------------------------------
 
 _public_target: CpuTarget | None = None
 
@@ -188,8 +190,8 @@ def _compile_publicly(
         _public_target = target
     if _public_target != target:
         raise NotImplementedError(
-            f"kernels were already compiled for {_public_target} in this process; with Numba {numba.__version__} a "
-            f"second target ({target}) needs a process of its own"
+            f"kernels were already compiled for {_public_target} in this process; with Numba "
+            f"{numba.__version__} a second target ({target}) needs a process of its own"
         )
     compiled = numba.cfunc(types.void(*signature), error_model="numpy", boundscheck=False)(function)
     symbol = compiled.native_name

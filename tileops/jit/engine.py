@@ -82,8 +82,9 @@ _hooks: list[Callable[[CompileEvent], None]] = []
 def get_entry(program: Program, target: Any = None) -> Entry:
     """The loaded entry of `program`: from memory, else from a store, else compiled, published and loaded.
 
-    Threads that ask for the same program at once wait for one build. An error of the compiler is remembered: the
-    same request raises it again at once. Processes that share a store compile a program once between them.
+    Threads that ask for the same program at once wait for one build. An error of the compiler is remembered:
+    the same request raises it again at once. Processes that share a store compile a program once between
+    them.
 
     Args:
         program: what is wanted.
@@ -175,7 +176,7 @@ def stats() -> Stats:
 
 
 def on_compile(hook: Callable[[CompileEvent], None]) -> Callable[[], None]:
-    """Calls `hook` after each compile of this process, in the thread that compiled; returns a function that stops it."""
+    """Calls `hook` after each compile, in the compiling thread, until the returned function is called."""
     _hooks.append(hook)
 
     def stop() -> None:
@@ -245,11 +246,14 @@ def _load(program: Program, target: Any, artifact: Artifact) -> Entry:
 
 def _cold_message(store: Store, key: ArtifactKey, program: Program, target: Any) -> str:
     text = (
-        f"{program} for {target} is in no cache and compiling is forbidden (TILEOPS_JIT=forbid); its key is {key.digest}."
+        f"{program} for {target} is in no cache and compiling is forbidden (TILEOPS_JIT=forbid); "
+        f"its key is {key.digest}."
     )
     nearest = store.nearest(key)
     if nearest is not None:
         digest, fields = nearest
-        listed = "; ".join(f"{name}: wanted {ours!r}, stored {theirs!r}" for name, (ours, theirs) in fields.items())
+        listed = "; ".join(
+            f"{name}: wanted {ours!r}, stored {theirs!r}" for name, (ours, theirs) in fields.items()
+        )
         text += f" The nearest stored key {digest[:12]} differs in {listed}."
     return text + " Compile it beforehand with `tileops warm`, or unset TILEOPS_JIT."

@@ -18,9 +18,9 @@ ARGUMENT_KINDS = ("ptr", "i64", "f32", "f64")
 class Program:
     """One function to compile, described by the factory that makes it and the values that are compiled in.
 
-    ``factory(**config)`` returns the Python function. For the CPU it is ``body(begin, end, tid, *args)``, a serial
-    loop over the units ``[begin, end)`` where `tid` numbers the thread (to choose scratch memory); for CUDA it is
-    ``kernel(*args)``.
+    ``factory(**config)`` returns the Python function. For the CPU it is ``body(begin, end, tid, *args)``, a
+    serial loop over the units ``[begin, end)`` where `tid` numbers the thread (to choose scratch memory); for
+    CUDA it is ``kernel(*args)``.
 
     Attributes:
         factory: ``"package.module:function"``; the module is imported only when something is compiled.
@@ -46,12 +46,16 @@ class Program:
             raise ValueError(f"factory={self.factory!r}: expected 'package.module:function'")
         unknown = [kind for kind in self.args if kind not in ARGUMENT_KINDS]
         if unknown:
-            raise ValueError(f"{self.factory}: argument kinds {unknown}: expected {', '.join(ARGUMENT_KINDS)}")
+            raise ValueError(
+                f"{self.factory}: argument kinds {unknown}: expected {', '.join(ARGUMENT_KINDS)}"
+            )
         if self.grain < 1:
             raise ValueError(f"{self.factory}: grain={self.grain}: expected 1 or more")
         names = [name for name, _ in self.config]
         if names != sorted(set(names)):
-            raise ValueError(f"{self.factory}: config names {names} must be sorted and distinct; use Program.of")
+            raise ValueError(
+                f"{self.factory}: config names {names} must be sorted and distinct; use Program.of"
+            )
         for name, value in self.config:
             _check_value(self.factory, name, value)
 
@@ -97,6 +101,6 @@ def _check_value(factory: str, name: str, value: Any) -> None:
             _check_value(factory, name, item)
     elif value is not None and type(value) not in (str, int, bool, float):
         raise TypeError(
-            f"{factory}: config {name}={value!r} of type {type(value).__name__}: expected str, int, bool, float, None "
-            "or a tuple of these"
+            f"{factory}: config {name}={value!r} of type {type(value).__name__}: expected str, int, bool, "
+            "float, None or a tuple of these"
         )

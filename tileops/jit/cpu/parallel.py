@@ -1,8 +1,8 @@
 """Parallel launch: which OpenMP runtime runs kernels, and how many threads are worth it.
 
 Kernels use the team of the runtime that torch has loaded, so that both share one set of threads: nothing is
-oversubscribed and no second pool spins. The runtime's GNU entry point ``GOMP_parallel`` exists in libgomp and, on
-Linux, in libomp and libiomp5.
+oversubscribed and no second pool spins. The runtime's GNU entry point ``GOMP_parallel`` exists in libgomp
+and, on Linux, in libomp and libiomp5.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _launcher(choice: str) -> Launcher:
     if choice != "serial":
         warnings.warn(
             LauncherWarning(
-                f"no OpenMP runtime was found (TILEOPS_LAUNCHER={choice}); CPU kernels run on one thread. Install "
-                "libgomp, or set TILEOPS_LAUNCHER=serial to silence this."
+                f"no OpenMP runtime was found (TILEOPS_LAUNCHER={choice}); CPU kernels run on one thread. "
+                "Install libgomp, or set TILEOPS_LAUNCHER=serial to silence this."
             ),
             stacklevel=2,
         )
@@ -81,7 +81,8 @@ def _from_loaded_libraries() -> Launcher | None:
     import torch  # noqa: F401  # loads its runtime
 
     paths = {
-        match[0] for match in re.finditer(r"/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*", _read("/proc/self/maps"))
+        match[0]
+        for match in re.finditer(r"/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*", _read("/proc/self/maps"))
     }
     for path in sorted(paths, key=lambda path: ("/torch/" not in path, path)):
         symbols = _symbols(path)
@@ -108,7 +109,9 @@ def _from_system() -> Launcher | None:
 def _symbols(library: str) -> dict[str, int] | None:
     try:
         handle = ctypes.CDLL(library)
-        return {name: ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0 for name in PARALLEL_SYMBOLS}
+        return {
+            name: ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0 for name in PARALLEL_SYMBOLS
+        }
     except (OSError, AttributeError):
         return None
 
@@ -142,7 +145,7 @@ def _serial() -> Launcher:
 _keep: list[Any] = []
 
 
-# -- how many threads -------------------------------------------------------------------------------------------
+# -- how many threads ----------------------------------------------------------------------------------------
 
 _get_num_threads: Callable[[], int] | None = None
 _forked = False
@@ -151,8 +154,8 @@ _forked = False
 def limit(work_ns: float) -> int:
     """The `threads` to launch with at most, for work that takes one thread `work_ns` nanoseconds.
 
-    0: serial with the GIL held; 1: serial, GIL released; more: that many threads are useful. Ask once, when a call's
-    sizes are known, and pass the result to `team` at every launch.
+    0: serial with the GIL held; 1: serial, GIL released; more: that many threads are useful. Ask once, when a
+    call's sizes are known, and pass the result to `team` at every launch.
     """
     if work_ns < SERIAL_BELOW_NS:
         return 0

@@ -87,7 +87,8 @@ class CpuTarget:
 def enable_amx() -> bool:
     """Asks the kernel for permission to use AMX tile data in this process, once; True if AMX may be used.
 
-    Linux grants the 8 KiB tile state only on request (``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``).
+    Linux grants the 8 KiB tile state only on request (``arch_prctl(ARCH_REQ_XCOMP_PERM,
+    XFEATURE_XTILEDATA)``).
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
@@ -110,7 +111,8 @@ def cpu_target(name: str | None = None) -> CpuTarget:
 def _target(name: str) -> CpuTarget:
     if platform.machine() not in ("x86_64", "AMD64"):
         raise SettingsError(
-            f"CPU kernels are compiled for x86-64 only; this machine is {platform.machine()}. Use another device."
+            f"CPU kernels are compiled for x86-64 only; this machine is {platform.machine()}. "
+            "Use another device."
         )
     host = llvm.get_host_cpu_features()
     if name in _LEVELS:

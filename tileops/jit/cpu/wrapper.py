@@ -1,13 +1,15 @@
 """The code around a kernel body: split of the units over threads, and the Python calling convention.
 
-Both are the same for every kernel up to the kinds of the arguments, so they are LLVM IR text, compiled to an object of
-its own when the kernel is compiled. A loaded kernel is a built-in function of Python (``METH_FASTCALL``):
+Both are the same for every kernel up to the kinds of the arguments, so they are LLVM IR text, compiled to an
+object of its own when the kernel is compiled. A loaded kernel is a built-in function of Python
+(``METH_FASTCALL``):
 
     launch(threads, n, *args)
 
-runs ``body(begin, end, tid, *args)`` over the units ``[0, n)``: with ``threads = 0`` here and now, with the GIL held;
-with ``threads = k >= 1`` the GIL is released and a team of at most k threads shares the units, in contiguous chunks
-whose bounds are multiples of the grain. What a body computes for a unit must not depend on the chunk it is in.
+runs ``body(begin, end, tid, *args)`` over the units ``[0, n)``: with ``threads = 0`` here and now, with the
+GIL held; with ``threads = k >= 1`` the GIL is released and a team of at most k threads shares the units, in
+contiguous chunks whose bounds are multiples of the grain. What a body computes for a unit must not depend on
+the chunk it is in.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def wrapper_ir(
         def run(begin: str, end: str, tid: str) -> str:
             return (
                 "  %result = alloca ptr\n  %error = alloca ptr\n"
-                f"  %status = call i32 @{quoted(symbol)}(ptr %result, ptr %error, i64 {begin}, i64 {end}, i64 {tid}{passed})\n"
+                f"  %status = call i32 @{quoted(symbol)}(ptr %result, ptr %error, "
+                f"i64 {begin}, i64 {end}, i64 {tid}{passed})\n"
             )
     else:
         declaration = f"declare void @{quoted(symbol)}({declared})"
@@ -70,7 +73,8 @@ def wrapper_ir(
             return f"  call void @{quoted(symbol)}(i64 {begin}, i64 {end}, i64 {tid}{passed})\n"
 
     unpack = "".join(
-        f"  %p{i} = getelementptr {block}, ptr %block, i32 0, i32 {i + 1}\n  %a{i} = load {type_}, ptr %p{i}\n"
+        f"  %p{i} = getelementptr {block}, ptr %block, i32 0, i32 {i + 1}\n"
+        f"  %a{i} = load {type_}, ptr %p{i}\n"
         for i, type_ in enumerate(types)
     )
     pack = "".join(
@@ -152,7 +156,9 @@ def quoted(symbol: str) -> str:
 
 def _message(name: str, args: Sequence[str]) -> str:
     kinds = "".join(f", {kind}" for kind in args)
-    text = f"{name}: launch(threads, n{kinds}) takes {len(args) + 2} arguments, got %zd".replace("\\", "").replace('"', "")
+    text = f"{name}: launch(threads, n{kinds}) takes {len(args) + 2} arguments, got %zd".replace(
+        "\\", ""
+    ).replace('"', "")
     return f'@message = private constant [{len(text) + 1} x i8] c"{text}\\00"'
 
 
@@ -162,7 +168,9 @@ def _python_function(args: Sequence[str], passed: str) -> str:
     names = ["%threads", "%n", *(f"%a{i}" for i in range(len(args)))]
     lines = []
     for i, (kind, name) in enumerate(zip(kinds, names, strict=True)):
-        lines.append(f"  %slot{i} = getelementptr ptr, ptr %args, i64 {i}\n  %object{i} = load ptr, ptr %slot{i}")
+        lines.append(
+            f"  %slot{i} = getelementptr ptr, ptr %args, i64 {i}\n  %object{i} = load ptr, ptr %slot{i}"
+        )
         if kind in ("ptr", "i64"):
             lines.append(f"  {name} = call i64 @PyLong_AsLongLong(ptr %object{i})")
             lines.append(f"  %odd{i} = icmp eq i64 {name}, -1")

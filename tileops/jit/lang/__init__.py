@@ -1,11 +1,13 @@
-"""The vocabulary of kernels: explicit vectors, memory formats, maths and tiles, for CPU bodies written in Numba.
+"""The vocabulary of kernels: explicit vectors, memory formats, maths and tiles, for bodies written in Numba.
 
-A vector has `lanes()` float32 lanes: 16 with AVX-512, 8 with AVX2, 4 otherwise. The number belongs to the target of the
-compile, so read it (or ``lang.LANES``) *inside* the factory, never when a module is imported. Operators broadcast
-scalars and stay float32; comparisons give masks; tails are masked loads and stores. Addresses are int64. Nothing here
-depends on the vectoriser or on fast-math, so NaN rules are exact and results do not depend on the number of threads.
+A vector has `lanes()` float32 lanes: 16 with AVX-512, 8 with AVX2, 4 otherwise. The number belongs to the
+target of the compile, so read it (or ``lang.LANES``) *inside* the factory, never when a module is imported.
+Operators broadcast scalars and stay float32; comparisons give masks; tails are masked loads and stores.
+Addresses are int64. Nothing here depends on the vectoriser or on fast-math, so NaN rules are exact and
+results do not depend on the number of threads.
 
-**Rows.** A factory returns ``body(begin, end, tid, *args)``; loads and stores are made in the factory by format::
+**Rows.** A factory returns ``body(begin, end, tid, *args)``; loads and stores are made in the factory by
+format::
 
     def row_sums(dtype):
         ld, ldm, st1 = lang.load(dtype), lang.load_masked(dtype), lang.store_scalar(dtype)
@@ -25,11 +27,11 @@ depends on the vectoriser or on fast-math, so NaN rules are exact and results do
 
         return body
 
-Scalars of a body follow Numba's rules: write ``np.float32(0.5)``, for ``0.5 * s`` is float64. On vectors plain numbers
-are fine.
+Scalars of a body follow Numba's rules: write ``np.float32(0.5)``, for ``0.5 * s`` is float64. On vectors
+plain numbers are fine.
 
-**Elementwise.** The function of one element runs once on tracer values. `elementwise_block` interleaves several
-vectors operation by operation, which hides latency::
+**Elementwise.** The function of one element runs once on tracer values. `elementwise_block` interleaves
+several vectors operation by operation, which hides latency::
 
     def silu_and_mul(dtype, unroll):
         block, masked = lang.elementwise_block(lambda x, y: lang.silu(x) * y, [dtype, dtype], dtype, unroll)
@@ -46,8 +48,8 @@ vectors operation by operation, which hides latency::
 
         return body
 
-**Tiles.** Register blocks are written by Python loops over a `TileBuilder`, not unrolled by hand. Python values known
-in the factory are constants::
+**Tiles.** Register blocks are written by Python loops over a `TileBuilder`, not unrolled by hand. Python
+values known in the factory are constants::
 
     def dot_rows(rows):
         @lang.tile("K: i64, a: i64, lda: i64, b: i64, out: i64")
@@ -66,7 +68,8 @@ in the factory are constants::
 
         return body
 
-Words work on tracer values and in Numba bodies alike. `traced(function, n)` makes a new word out of a Python function.
+Words work on tracer values and in Numba bodies alike. `traced(function, n)` makes a new word out of a Python
+function.
 """
 
 from __future__ import annotations
@@ -173,13 +176,95 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "LANES", "Lockstep", "TileBuilder", "Value", "Word", "abs_", "alloca_words", "any_true", "as_float", "as_int", "composite",
-    "compiling_for", "copysign", "cos", "elementwise_block", "erf", "exp", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp",
-    "expm1", "first", "floor", "fma", "fma_exact", "gather_words", "gelu", "gelu_lp", "gelu_tanh", "gelu_tanh_lp", "group_reduce",
-    "hmax", "hmax_nan", "hmin", "hsum", "iota", "isplat", "itemsize", "lanes", "ldexp", "load", "load_f64", "load_i32",
-    "load_i64", "load_masked", "load_scalar", "load_splat", "load_words", "load_words_masked", "log", "low_precision",
-    "max_nan", "maxq", "min_nan", "minq", "polynomial", "prefetch", "reduce16", "reciprocal_lp", "reduce_transpose", "rint", "rsqrt_exact",
-    "select", "shift_right_logical", "shuffle", "sigmoid", "sigmoid_lp", "silu", "silu_lp", "sin", "splat", "sqrt",
-    "store", "store_i32", "store_i64", "store_masked", "store_scalar", "store_words", "store_words_masked", "tail_mask",
-    "tanh", "tanh_lp", "target", "tile", "to_float", "to_int", "traced", "transpose", "word", "zeros",
+    "LANES",
+    "Lockstep",
+    "TileBuilder",
+    "Value",
+    "Word",
+    "abs_",
+    "alloca_words",
+    "any_true",
+    "as_float",
+    "as_int",
+    "compiling_for",
+    "composite",
+    "copysign",
+    "cos",
+    "elementwise_block",
+    "erf",
+    "exp",
+    "exp2_fast",
+    "exp2_lp",
+    "exp_fast",
+    "exp_lp",
+    "expm1",
+    "first",
+    "floor",
+    "fma",
+    "fma_exact",
+    "gather_words",
+    "gelu",
+    "gelu_lp",
+    "gelu_tanh",
+    "gelu_tanh_lp",
+    "group_reduce",
+    "hmax",
+    "hmax_nan",
+    "hmin",
+    "hsum",
+    "iota",
+    "isplat",
+    "itemsize",
+    "lanes",
+    "ldexp",
+    "load",
+    "load_f64",
+    "load_i32",
+    "load_i64",
+    "load_masked",
+    "load_scalar",
+    "load_splat",
+    "load_words",
+    "load_words_masked",
+    "log",
+    "low_precision",
+    "max_nan",
+    "maxq",
+    "min_nan",
+    "minq",
+    "polynomial",
+    "prefetch",
+    "reciprocal_lp",
+    "reduce16",
+    "reduce_transpose",
+    "rint",
+    "rsqrt_exact",
+    "select",
+    "shift_right_logical",
+    "shuffle",
+    "sigmoid",
+    "sigmoid_lp",
+    "silu",
+    "silu_lp",
+    "sin",
+    "splat",
+    "sqrt",
+    "store",
+    "store_i32",
+    "store_i64",
+    "store_masked",
+    "store_scalar",
+    "store_words",
+    "store_words_masked",
+    "tail_mask",
+    "tanh",
+    "tanh_lp",
+    "target",
+    "tile",
+    "to_float",
+    "to_int",
+    "traced",
+    "transpose",
+    "word",
+    "zeros",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Arithmetic words: constants and lanes, fused multiply-add, selection, rounding, bits, minimum and maximum."""
+"""Arithmetic words: constants, lanes, fused multiply-add, selection, rounding, bits, minimum and maximum."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tileops.jit.lang.words import word
 
 
 def _f32(*args: Any) -> list[Value]:
-    """The operands as float32 of one width: the lanes of the first vector among them, scalars if there is none."""
+    """The operands as float32 with the lanes of the first vector among them, or as scalars."""
     like = next((arg.kind for arg in args if isinstance(arg, Value) and arg.kind.is_vector), None)
     return [as_f32(arg, like) for arg in args]
 
 
-# -- constants and lanes --------------------------------------------------------------------------------------
+# -- constants and lanes -------------------------------------------------------------------------------------
 
 
 @word
@@ -86,7 +86,7 @@ def _integer(width: int) -> Any:
     return ir.IntType(width)
 
 
-# -- arithmetic -----------------------------------------------------------------------------------------------
+# -- arithmetic ----------------------------------------------------------------------------------------------
 
 
 @word
@@ -98,7 +98,7 @@ def fma(a, b, c):
 
 @word
 def fma_exact(a, b, c):
-    """`fma` as if fused on every target, for error-free transformations; slow where there is no instruction."""
+    """`fma` as if fused on every target, for error-free transformations; slow without the instruction."""
     a, b, c = _f32(a, b, c)
     return Value(context.emitter().fma_exact(a.ir, b.ir, c.ir), a.kind)
 
@@ -207,7 +207,7 @@ def _keep_nan(x: Value, picked: Value) -> Value:
     return Value(build.select(build.fcmp_unordered("uno", x.ir, x.ir), x.ir, picked.ir), x.kind)
 
 
-# -- bits and conversions -------------------------------------------------------------------------------------
+# -- bits and conversions ------------------------------------------------------------------------------------
 
 
 @word
@@ -258,7 +258,8 @@ def ldexp(x, n):
 
 
 __all__ = [
-    "Lockstep", "abs_", "any_true", "as_float", "as_int", "copysign", "first", "floor", "fma", "fma_exact", "iota", "isplat", "ldexp",
-    "mask_below", "max_nan", "maxq", "min_nan", "minq", "reciprocal_lp", "rint", "rsqrt_exact", "select", "shift_right_logical", "splat",
-    "sqrt", "tail_mask", "to_float", "to_int", "zeros",
+    "Lockstep", "abs_", "any_true", "as_float", "as_int", "copysign", "first", "floor", "fma",
+    "fma_exact", "iota", "isplat", "ldexp", "mask_below", "max_nan", "maxq", "min_nan", "minq",
+    "reciprocal_lp", "rint", "rsqrt_exact", "select", "shift_right_logical", "splat", "sqrt", "tail_mask",
+    "to_float", "to_int", "zeros",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the vocabulary knows about the compile in progress: its target, and the IR builder while code is emitted."""
+"""What the vocabulary knows about the compile in progress: its target, and where code is being emitted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def target() -> CpuTarget:
 
 
 def lanes() -> int:
-    """float32 lanes of a vector of the compile target: 16, 8 or 4. Read it inside the factory, never at import."""
+    """float32 lanes of a vector of the compile target: 16, 8 or 4. Read it in the factory, not at import."""
     return target().lanes
 
 
@@ -45,7 +45,7 @@ def emitter() -> Emitter:
     current = _emitter.get()
     if current is None:
         raise TypeError(
-            "functions of tileops.jit.lang work on vectors inside a kernel body, a traced function or a tile; "
+            "functions of tileops.jit.lang work inside a kernel body, a traced function or a tile; "
             "they cannot be called from ordinary Python"
         )
     return current

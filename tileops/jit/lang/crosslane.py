@@ -58,7 +58,7 @@ def _integer_pick(relation: str, x: Value, y: Value) -> Value:
 
 
 def _interleave(x: Value, y: Value, distance: int) -> tuple[Value, Value]:
-    """Exchanges, between `x` and `y`, the lanes whose number has the bit `distance` set in `x`, clear in `y`."""
+    """Exchanges the lanes of `x` whose number has the bit `distance` set with those of `y` that lack it."""
     count = x.kind.lanes
     low = [j if not j & distance else count + (j ^ distance) for j in range(count)]
     high = [(j | distance) if not j & distance else count + j for j in range(count)]
@@ -88,8 +88,8 @@ def reduce_transpose(
 ) -> Value:
     """Reduces n vectors of n lanes at once: lane ``i`` of the result combines all lanes of ``vectors[i]``.
 
-    Takes 3 (n - 1) instructions, where n separate trees take about 3 n log2(n). With fewer vectors than lanes (a
-    power of two of them) the results repeat: lane ``i`` belongs to ``vectors[i % len(vectors)]``.
+    Takes 3 (n - 1) instructions, where n separate trees take about 3 n log2(n). With fewer vectors than lanes
+    (a power of two of them) the results repeat: lane ``i`` belongs to ``vectors[i % len(vectors)]``.
     """
     current = list(vectors)
     count = current[0].kind.lanes
@@ -97,7 +97,9 @@ def reduce_transpose(
         raise ValueError(f"expected a power of two of vectors, at most {count}, got {len(current)}")
     distance = 1
     while len(current) > 1:
-        current = [combine(*_interleave(x, y, distance)) for x, y in zip(current[::2], current[1::2], strict=True)]
+        current = [
+            combine(*_interleave(x, y, distance)) for x, y in zip(current[::2], current[1::2], strict=True)
+        ]
         distance *= 2
     result = current[0]
     while distance < count:
@@ -107,7 +109,7 @@ def reduce_transpose(
 
 
 def group_reduce(v: Value, size: int, combine: Callable[[Value, Value], Value]) -> Value:
-    """Combines within groups of `size` (a power of two) neighbouring lanes; every lane gets its group's result."""
+    """Combines within groups of `size` (a power of two) lanes; every lane gets the result of its group."""
     distance = 1
     while distance < size:
         v = combine(v, shuffle(v, v, [j ^ distance for j in range(v.kind.lanes)]))
@@ -121,4 +123,15 @@ def reduce16(vectors):
     return reduce_transpose(vectors)
 
 
-__all__ = ["group_reduce", "hmax", "hmax_nan", "hmin", "hsum", "reduce16", "reduce_transpose", "shuffle", "transpose", "tree"]
+__all__ = [
+    "group_reduce",
+    "hmax",
+    "hmax_nan",
+    "hmin",
+    "hsum",
+    "reduce16",
+    "reduce_transpose",
+    "shuffle",
+    "transpose",
+    "tree",
+]

@@ -1,8 +1,8 @@
 """LLVM IR for the primitives of the vocabulary, and the kinds of values that it knows.
 
-`Emitter` writes instructions that exist on every target, and falls back to exact integer or multi-instruction forms
-where an instruction is missing (fused multiply-add, rounding and half precision on old x86), so that no kernel ever
-calls a mathematical library. A device with other instructions (CUDA) subclasses it.
+`Emitter` writes instructions that exist on every target, and falls back to exact integer or multi-instruction
+forms where an instruction is missing (fused multiply-add, rounding and half precision on old x86), so that no
+kernel ever calls a mathematical library. A device with other instructions (CUDA) subclasses it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class Emitter:
     """Writes instructions at the end of a block of an `ir.IRBuilder`, for one CPU target.
 
     Attributes:
-        forms: name of a word -> the function to run instead of the word's own, where a device has better instructions.
+        forms: name of a word -> the function to run instead of the word's own, where a device has better
+        instructions.
     """
 
     forms: Mapping[str, Callable[..., Any]] = {}
@@ -208,7 +209,7 @@ class Emitter:
         return b.fmul(b.fmul(x, self._exp2_int(half, x.type)), self._exp2_int(b.sub(n, half), x.type))
 
     def reciprocal_lp(self, x: ir.Value) -> ir.Value:
-        """``1 / x`` to a relative error of 2**-14 at worst, for normal `x` with a normal reciprocal, and NaN."""
+        """``1 / x`` to a relative error of 2**-14, for normal `x` with a normal reciprocal, and NaN."""
         if self.target.has_avx512 and _kind(x.type).lanes == 16:
             name = "llvm.x86.avx512.rcp14.ps.512"
             return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
@@ -231,7 +232,7 @@ class Emitter:
         b, ints = self.builder, _kind(n.type)
         return b.bitcast(b.shl(b.add(n, constant(ints, 127)), constant(ints, 23)), result)
 
-    # -- conversions of storage formats ------------------------------------------------------------------------
+    # -- conversions of storage formats ----------------------------------------------------------------------
 
     def widen_bf16(self, bits: ir.Value) -> ir.Value:
         """bfloat16 bit patterns (i16) to float32."""
@@ -239,7 +240,7 @@ class Emitter:
         return b.bitcast(b.shl(b.zext(bits, ints.ir), constant(ints, 16)), ints.of("f32").ir)
 
     def narrow_bf16(self, x: ir.Value) -> ir.Value:
-        """float32 to bfloat16 bit patterns (i16): nearest, ties to even; subnormals kept; NaN gives 0x7fc0."""
+        """float32 to bfloat16 bits (i16): nearest, ties to even; subnormals kept; NaN gives 0x7fc0."""
         b, ints = self.builder, _kind(x.type).of("i32")
         bits = b.bitcast(x, ints.ir)
         odd = b.and_(b.lshr(bits, constant(ints, 16)), constant(ints, 1))
@@ -248,8 +249,10 @@ class Emitter:
         return b.trunc(b.lshr(rounded, constant(ints, 16)), ints.of("i16").ir)
 
     def narrow_bf16_group(self, xs: Sequence[ir.Value]) -> list[ir.Value]:
-        """`narrow_bf16` of several vectors. The conversion instruction flushes subnormals, so it is used behind one
-        test of them all; NaN keeps its upper bits.
+        """`narrow_bf16` of several vectors.
+
+        The conversion instruction flushes subnormals, so it is used behind one test of them all; NaN keeps
+        its upper bits.
         """
         if not (self.target.has_avx512bf16 and all(_kind(x.type).lanes == 16 for x in xs)):
             return [self.narrow_bf16(x) for x in xs]
@@ -286,7 +289,8 @@ class Emitter:
         sign = b.shl(b.and_(word, constant(ints, 0x8000)), constant(ints, 16))
         size = b.and_(word, constant(ints, 0x7FFF))
         shifted = b.shl(size, constant(ints, 13))
-        # Multiplying by 2**112 repairs the exponent bias and normalises subnormals; inf and NaN need the top exponent.
+        # Multiplying by 2**112 repairs the exponent bias and normalises subnormals; inf and NaN need the top
+        # exponent.
         scaled = b.bitcast(b.fmul(b.bitcast(shifted, floats.ir), constant(floats, 2.0**112)), ints.ir)
         special = b.icmp_unsigned(">=", size, constant(ints, 0x7C00))
         scaled = b.select(special, b.or_(shifted, constant(ints, 0x7F800000)), scaled)
@@ -302,7 +306,8 @@ class Emitter:
         word = b.bitcast(x, ints.ir)
         sign = b.and_(word, constant(ints, 0x80000000))
         size = b.xor(word, sign)
-        # Subnormal results: adding 0.5 aligns the mantissa so that the addition itself rounds to a multiple of 2**-24.
+        # Subnormal results: adding 0.5 aligns the mantissa so that the addition itself rounds to a multiple
+        # of 2**-24.
         magic = constant(floats, 0.5)
         small = b.bitcast(b.fadd(b.bitcast(size, floats.ir), magic), ints.ir)
         small = b.sub(small, constant(ints, 0x3F000000))
@@ -314,7 +319,7 @@ class Emitter:
         value = b.select(b.icmp_signed(">", size, constant(ints, 0x7F800000)), constant(ints, 0x7E00), value)
         return b.trunc(b.or_(value, b.lshr(sign, constant(ints, 16))), ints.of("i16").ir)
 
-    # -- memory ------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------
 
     def address(self, address: ir.Value) -> ir.Value:
         """The pointer of an i64 address."""
@@ -345,7 +350,7 @@ class Emitter:
         args = (self.address(address), I32(int(write)), I32(locality), I32(1))
         self.call("llvm.prefetch.p0", VOID, args)
 
-    # -- pairs of bfloat16 --------------------------------------------------------------------------------------
+    # -- pairs of bfloat16 -----------------------------------------------------------------------------------
 
     def dot_bf16(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
         """``acc + a.lo * b.lo + a.hi * b.hi`` per lane; `a` and `b` are i32 words of two bfloat16 each."""

@@ -1,7 +1,7 @@
 """Memory words: loads and stores that convert between a storage format and float32 lanes.
 
-Addresses are int64. The factories (`load`, `store`, ...) take the name of a storage format and return a word; call
-them in the kernel's factory and use the word in the body. Every access needs element alignment only.
+Addresses are int64. The factories (`load`, `store`, ...) take the name of a storage format and return a word;
+call them in the kernel's factory and use the word in the body. Every access needs element alignment only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def itemsize(dtype: str) -> int:
 
 def _check(dtype: str) -> None:
     if dtype not in _STORED_AS:
-        raise ValueError(f"dtype {dtype!r} cannot be loaded as a vector: expected one of {', '.join(_STORED_AS)}")
+        raise ValueError(
+            f"dtype {dtype!r} cannot be loaded as a vector: expected one of {', '.join(_STORED_AS)}"
+        )
 
 
 def widen(dtype: str, stored: Value) -> Value:
@@ -237,7 +239,9 @@ def gather_words(address, stride, mask):
         before = build.block
         with build.if_then(wanted):
             place = i64(address) + i64(stride) * lane
-            inserted = build.insert_element(result.ir, emit.load(Kind("i32"), place.ir), ELEMENTS["i32"](lane))
+            inserted = build.insert_element(
+                result.ir, emit.load(Kind("i32"), place.ir), ELEMENTS["i32"](lane)
+            )
             inside = build.block
         merged = build.phi(result.ir.type)
         merged.add_incoming(inserted, inside)
@@ -253,7 +257,7 @@ def prefetch(address):
 
 
 def alloca_words(count: int) -> Word:
-    """A word without arguments: the address of `count` 8-byte words on the stack of the body, 64-byte aligned."""
+    """A word without arguments: the address of `count` 8-byte words on the stack, 64-byte aligned."""
 
     def alloca():
         build = context.emitter().builder
@@ -266,7 +270,8 @@ def alloca_words(count: int) -> Word:
 
 
 __all__ = [
-    "alloca_words", "gather_words", "itemsize", "kind_of", "load", "load_as", "load_f64", "load_i32", "load_i64",
-    "load_masked", "load_scalar", "load_splat", "load_words", "load_words_masked", "narrow", "prefetch", "store",
-    "store_as", "store_i32", "store_i64", "store_masked", "store_scalar", "store_words", "store_words_masked", "widen",
+    "alloca_words", "gather_words", "itemsize", "kind_of", "load", "load_as", "load_f64", "load_i32",
+    "load_i64", "load_masked", "load_scalar", "load_splat", "load_words", "load_words_masked", "narrow",
+    "prefetch", "store", "store_as", "store_i32", "store_i64", "store_masked", "store_scalar",
+    "store_words", "store_words_masked", "widen",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Tiles: blocks of straight-line and loop code that are written by Python loops instead of unrolled source text.
+"""Tiles: blocks of straight-line and loop code, written by Python loops instead of unrolled source text.
 
-A tile is an ordinary Python function that gets a `TileBuilder` and tracer values. It becomes one function of the
-kernel, called from Numba bodies with scalars. Python loops unroll; `TileBuilder.loop` makes a loop of the machine.
+A tile is an ordinary Python function that gets a `TileBuilder` and tracer values. It becomes one function of
+the kernel, called from Numba bodies with scalars. Python loops unroll; `TileBuilder.loop` makes a loop of the
+machine.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tileops.jit.lang.words import Word, numba_type
 class TileBuilder:
     """What a tile function writes with; every method emits code at the current place.
 
-    Vectors have `LANES` lanes unless said otherwise. Arithmetic on values uses Python operators, and every word of
-    `tileops.jit.lang` accepts the values as well.
+    Vectors have `LANES` lanes unless said otherwise. Arithmetic on values uses Python operators, and every
+    word of `tileops.jit.lang` accepts the values as well.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class TileBuilder:
     def load_integers(
         self, element: str, addr: Value, mask: Value | None = None, lanes: int | None = None
     ) -> Value:
-        """Raw ``"i8"``, ``"i16"``, ``"i32"`` or ``"i64"`` elements as lanes of that width, or one for ``lanes=0``.
+        """Raw ``"i8"``, ``"i16"``, ``"i32"`` or ``"i64"`` elements as lanes of that width; ``lanes=0``: one.
 
         Arithmetic on them wraps. `store_words` stores them.
         """
@@ -257,8 +258,8 @@ class TileBuilder:
     ) -> list[Value]:
         """Runs `then` if the scalar condition holds, else `orelse`.
 
-        Either both return the same number of values (of the same kinds), which are merged and returned, or neither
-        returns any (for stores).
+        Either both return the same number of values (of the same kinds), which are merged and returned, or
+        neither returns any (for stores).
         """
         if isinstance(cond, bool):
             chosen = then if cond else orelse
@@ -367,7 +368,9 @@ def _define(
     tiles[function] = callee
     builder = ir.IRBuilder(callee.append_basic_block("entry"))
     with _rejecting_foreign_values(function), context.emitting(Emitter(builder, emit.target)):
-        value = function(TileBuilder(), *(Value(arg, kind) for arg, kind in zip(callee.args, kinds, strict=True)))
+        value = function(
+            TileBuilder(), *(Value(arg, kind) for arg, kind in zip(callee.args, kinds, strict=True))
+        )
         if result is None:
             builder.ret_void()
         else:

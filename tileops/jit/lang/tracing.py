@@ -7,7 +7,8 @@ from typing import Any
 
 from tileops.jit.lang import context
 from tileops.jit.lang.arith import tail_mask
-from tileops.jit.lang.memory import itemsize, load_as, store_as
+from tileops.jit.lang.emitter import Kind
+from tileops.jit.lang.memory import itemsize, load_as, store_as, store_group
 from tileops.jit.lang.values import Lockstep, Value, as_kind, i64
 from tileops.jit.lang.words import Word
 
@@ -15,8 +16,9 @@ from tileops.jit.lang.words import Word
 def traced(function: Callable[..., Any], n: int) -> Word:
     """A word of `n` arguments that does what `function` does.
 
-    `function` uses operators, the words of the vocabulary and other such functions; it runs once, on tracer values, so
-    it must not branch on them (use `select`). It is much cheaper to compile than the same code in a Numba body.
+    `function` uses operators, the words of the vocabulary and other such functions; it runs once, on tracer
+    values, so it must not branch on them (use `select`). It is much cheaper to compile than the same code in
+    a Numba body.
     """
 
     def call(*args: Any) -> Any:
@@ -35,19 +37,20 @@ def elementwise_block(
     """Words that apply `function` to contiguous elements.
 
     Args:
-        function: takes one float32 vector per input (and whatever scalars the block is given) and returns one vector.
-        in_dtypes: storage formats of the inputs.
-        out_dtype: storage format of the output.
-        unroll: vectors computed side by side, operation by operation.
+        function: takes one float32 vector per input (and whatever scalars the block is given) and returns one
+        vector. in_dtypes: storage formats of the inputs. out_dtype: storage format of the output. unroll:
+        vectors computed side by side, operation by operation.
 
     Returns:
-        ``block(ptrs, out, i, *scalars)`` computes elements ``i .. i + unroll * LANES - 1`` and
-        ``masked(ptrs, out, i, n, *scalars)`` elements ``i .. min(i + LANES, n) - 1``; `ptrs` is a tuple of addresses.
+        ``block(ptrs, out, i, *scalars)`` computes elements ``i .. i + unroll * LANES - 1`` and ``masked(ptrs,
+        out, i, n, *scalars)`` elements ``i .. min(i + LANES, n) - 1``; `ptrs` is a tuple of addresses.
     """
     sizes = [itemsize(dtype) for dtype in in_dtypes]
 
     def operands(scalars: Sequence[Any]) -> list[Any]:
-        return [as_kind(scalar, scalar.kind.of("f32")) if scalar.kind.is_float else scalar for scalar in scalars]
+        return [
+            as_kind(scalar, scalar.kind.of("f32")) if scalar.kind.is_float else scalar for scalar in scalars
+        ]
 
     def block(pointers, out, i, *scalars):
         lanes = context.emitter().lanes
@@ -58,10 +61,10 @@ def elementwise_block(
 
         loaded = [inputs(*item) for item in zip(in_dtypes, sizes, pointers, strict=True)]
         result = function(*loaded, *operands(scalars))
+        members = result.members if isinstance(result, Lockstep) else [result] * unroll
         start = out + i64(i) * itemsize(out_dtype)
-        for u in range(unroll):
-            member = result.members[u] if isinstance(result, Lockstep) else result
-            store_as(out_dtype, start + u * lanes * itemsize(out_dtype), _widened(member, lanes))
+        places = [start + u * lanes * itemsize(out_dtype) for u in range(unroll)]
+        store_group(out_dtype, places, [_widened(member, lanes) for member in members])
 
     def masked(pointers, out, i, n, *scalars):
         lanes = context.emitter().lanes
@@ -78,6 +81,4 @@ def _widened(value: Any, lanes: int) -> Value:
     """`value` as a vector, where the function returned a scalar or a number."""
     if isinstance(value, Value) and value.kind.is_vector:
         return value
-    from tileops.jit.lang.emitter import Kind
-
     return as_kind(value, Kind("f32", lanes))

@@ -1,7 +1,8 @@
 """Tracer values: ordinary Python operators and functions on them emit LLVM IR.
 
-`Value` is one scalar or vector. `Lockstep` is several of them that go through the same operations side by side, which
-hides the latency of one behind the work of the others; every function of the vocabulary accepts both.
+`Value` is one scalar or vector. `Lockstep` is several of them that go through the same operations side by
+side, which hides the latency of one behind the work of the others; every function of the vocabulary accepts
+both.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Number = float | int | bool | np.generic
 class Value:
     """A scalar or vector of the program being emitted.
 
-    Operators follow the vector rules of the vocabulary: numbers and scalars broadcast, float32 stays float32, integer
-    operators need integers, comparisons give masks (ordered: false for NaN; ``!=`` is true for NaN).
+    Operators follow the vector rules of the vocabulary: numbers and scalars broadcast, float32 stays float32,
+    integer operators need integers, comparisons give masks (ordered: false for NaN; ``!=`` is true for NaN).
     """
 
     __slots__ = ("ir", "kind")
@@ -128,7 +129,8 @@ class Value:
 class Lockstep:
     """Values that go through the same operations side by side.
 
-    An operation on it emits one instruction per member, back to back; operands that are not `Lockstep` are shared.
+    An operation on it emits one instruction per member, back to back; operands that are not `Lockstep` are
+    shared.
     """
 
     __slots__ = ("members",)
@@ -148,7 +150,8 @@ def in_lockstep(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     if count is None:
         return function(*args)
     results = [
-        function(*(arg.members[i] if isinstance(arg, Lockstep) else arg for arg in args)) for i in range(count)
+        function(*(arg.members[i] if isinstance(arg, Lockstep) else arg for arg in args))
+        for i in range(count)
     ]
     return results if results[0] is None else Lockstep(results)
 
@@ -170,7 +173,7 @@ for _stem in ["lshift", "rshift", "neg", "invert", "lt", "le", "gt", "ge", "eq",
     setattr(Lockstep, f"__{_stem}__", _lockstep_operator(f"__{_stem}__"))
 
 
-# -- coercion -------------------------------------------------------------------------------------------------
+# -- coercion ------------------------------------------------------------------------------------------------
 
 
 def is_number(value: Any) -> bool:
@@ -247,7 +250,7 @@ def as_f32(value: Value | Number, like: Kind | None = None) -> Value:
     return as_kind(value, like.of("f32") if like else Kind("f32"))
 
 
-# -- operators ------------------------------------------------------------------------------------------------
+# -- operators -----------------------------------------------------------------------------------------------
 
 
 def _arithmetic(x: Any, y: Any, on_floats: str | None, on_integers: str | None) -> Any:
@@ -256,7 +259,9 @@ def _arithmetic(x: Any, y: Any, on_floats: str | None, on_integers: str | None) 
     x, y = common(x, y)
     method = on_floats if x.kind.is_float else on_integers
     if method is None:
-        raise TypeError(f"operator {(on_integers or on_floats or '').rstrip('_')!r} is not defined on {x.kind}")
+        raise TypeError(
+            f"operator {(on_integers or on_floats or '').rstrip('_')!r} is not defined on {x.kind}"
+        )
     return Value(getattr(context.emitter().builder, method)(x.ir, y.ir), x.kind)
 
 

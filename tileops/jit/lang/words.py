@@ -1,7 +1,7 @@
 """Words: functions of the vocabulary that work both inside Numba bodies and on tracer values.
 
-A word is written once, as a Python function over tracer values. Called on those it emits IR. Named in a Numba body
-it is typed by a dry run of that same function, and lowered by running it on the body's values.
+A word is written once, as a Python function over tracer values. Called on those it emits IR. Named in a Numba
+body it is typed by a dry run of that same function, and lowered by running it on the body's values.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def _pack(result: Any, type_: types.Type, builder: ir.IRBuilder, numba_context: 
     if result is None:
         return numba_context.get_dummy_value()
     if isinstance(result, tuple | list):
-        items = [_pack(item, item_type, builder, numba_context) for item, item_type in zip(result, type_, strict=True)]
+        items = [
+            _pack(item, item_type, builder, numba_context)
+            for item, item_type in zip(result, type_, strict=True)
+        ]
         return numba_context.make_tuple(builder, type_, items)
     return result.ir
 
@@ -171,7 +174,8 @@ class Word:
         return self._typed[key](*(types.unliteral(arg) for arg in args))
 
 
-# Numba folds the arguments of a call into the parameters of its typing function: plain positional ones, up to 64.
+# Numba folds the arguments of a call into the parameters of its typing function: plain positional ones, up to
+# 64.
 _PARAMETERS = inspect.Signature(
     [inspect.Parameter(f"a{i}", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for i in range(64)]
 )
@@ -191,7 +195,9 @@ def _register(word: Word) -> None:
         return _typing_function(word.signature)
 
     @lower_builtin(word, types.VarArg(types.Any))
-    def _lower(numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:
+    def _lower(
+        numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]
+    ) -> ir.Value:
         values = [_wrap(type_, arg, builder) for type_, arg in zip(signature.args, args, strict=True)]
         with context.emitting(Emitter(builder, context.target())):
             result = word.function(*values)
@@ -212,7 +218,16 @@ def composite(function: Callable[..., Any]) -> Word:
 
 _OPERATORS = (
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.and_, operator.or_, operator.xor),
-    *(operator.lshift, operator.rshift, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+    *(
+        operator.lshift,
+        operator.rshift,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+        operator.eq,
+        operator.ne,
+    ),
 )
 _INPLACE = {
     operator.iadd: operator.add,
