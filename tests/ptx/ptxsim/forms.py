@@ -126,6 +126,9 @@ def _ftz(compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], 
 
 _form("ex2.approx.ftz.f32", "f32", "f32", _ftz(np.exp2), ulps=2)
 _form("rsqrt.approx.ftz.f32", "f32", "f32", _ftz(lambda x: 1 / np.sqrt(x)), ulps=2)
+_form(
+    "rsqrt.approx.f32", "f32", "f32", lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(np.float32), ulps=2
+)
 _form("rcp.approx.ftz.f32", "f32", "f32", _ftz(lambda x: 1 / x), ulps=1)
 _form("div.full.f32", "f32", "f32 f32", np.divide, ulps=2)
 _form("rcp.rn.f32", "f32", "f32", lambda x: np.float32(1) / x)

@@ -102,6 +102,14 @@ block_size = _special("ntid.x")
 grid_size = _special("nctaid.x")
 
 
+def _rsqrt(emitter: CudaEmitter, x: ir.Value) -> ir.Value:
+    return emitter.unary_ptx("rsqrt.approx.f32", x)
+
+
+#: ``1 / sqrt(x)`` to 2 units in the last place, in one instruction; `rsqrt_exact` is two calls on a GPU.
+rsqrt = device_function(_rsqrt, [types.float32], types.float32)
+
+
 def _barrier(emitter: CudaEmitter) -> None:
     emitter.ptx("bar.sync 0;", [], [], effect=True)
 
@@ -450,6 +458,7 @@ __all__ = [
     "grid_size",
     "load_i32",
     "load_i64",
+    "rsqrt",
     "strip_fold",
     "strip_map",
     "thread_index",

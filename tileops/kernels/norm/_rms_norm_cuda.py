@@ -25,19 +25,19 @@ def _weighted(x: Any, weight: Any, scale: Any) -> Any:
     return x * scale * weight
 
 
-def _scale(total: Any, size: Any, eps: Any) -> Any:
-    return arith.rsqrt_exact(total / size + eps)
+def _mean(total: Any, share: Any, eps: Any) -> Any:
+    return arith.fma(total, share, eps)
 
 
 def held_rows(
     dtype: str, width: int, vectors: int, threads: int, threads_per_row: int
 ) -> Callable[..., None]:
-    """``kernel(x, weight, out, rows, row_bytes, x_step, size, eps)``: a row stays in registers between the
+    """``kernel(x, weight, out, rows, row_bytes, x_step, share, eps)``: a row stays in registers between the
     sum and the scaling, so it is read once.
 
     `threads_per_row` is a warp or the block, and ``threads_per_row * vectors`` accesses of `width` bytes
-    cover a row. Rows of `x` are `x_step` bytes apart; `out` is contiguous; `size` is the row length as a
-    float. The address `weight` is 0 where there is none.
+    cover a row. Rows of `x` are `x_step` bytes apart; `out` is contiguous; `share` is 1 over the row length.
+    The address `weight` is 0 where there is none.
     """
     strip = lang.Strip(dtype, width, vectors)
     load, fetch, store = strip.load_below, strip.fetch_below, strip.store_below
@@ -45,11 +45,11 @@ def held_rows(
     weigh = lang.strip_map(_weighted, [strip, strip], strip, 1)
     multiply = lang.strip_map(_scaled, [strip], strip, 1)
     row_sum = lang.block_sum(threads) if threads_per_row == threads else lang.warp_sum
-    scale_of = lang.traced(_scale, 3)
+    mean = lang.traced(_mean, 3)
     step = threads_per_row * width
     rows_per_block = threads // threads_per_row
 
-    def kernel(x, weight, out, rows, row_bytes, x_step, size, eps):  # type: ignore[no-untyped-def]
+    def kernel(x, weight, out, rows, row_bytes, x_step, share, eps):  # type: ignore[no-untyped-def]
         row_of_block, thread = lang.divide(lang.thread_index(), threads_per_row)
         offset = thread * width
         left = row_bytes - offset
@@ -58,7 +58,7 @@ def held_rows(
             values = load(x + row * x_step + offset, step, left)
             # Under way while the sum is formed. Without a weight nothing is read.
             factors = fetch(weight + offset, step, left if weight != 0 else 0)
-            scale = scale_of(row_sum(square_sum(0.0, values)), size, eps)
+            scale = lang.rsqrt(mean(row_sum(square_sum(0.0, values)), share, eps))
             if weight != 0:
                 result = weigh(values, factors, (scale,))
             else:
@@ -79,11 +79,11 @@ def streamed_rows(dtype: str, width: int, vectors: int, threads: int) -> Callabl
     weigh = lang.strip_map(_weighted, [strip, strip], strip, 1)
     multiply = lang.strip_map(_scaled, [strip], strip, 1)
     row_sum = lang.block_sum(threads)
-    scale_of = lang.traced(_scale, 3)
+    mean = lang.traced(_mean, 3)
     step = threads * width
     stride = step * vectors
 
-    def kernel(x, weight, out, rows, row_bytes, x_step, size, eps):  # type: ignore[no-untyped-def]
+    def kernel(x, weight, out, rows, row_bytes, x_step, share, eps):  # type: ignore[no-untyped-def]
         first = lang.thread_index() * width
         row = lang.block_index()
         while row < rows:
@@ -93,7 +93,7 @@ def streamed_rows(dtype: str, width: int, vectors: int, threads: int) -> Callabl
             while offset < row_bytes:
                 total = square_sum(total, load(source + offset, step, row_bytes - offset))
                 offset += stride
-            scale = scale_of(row_sum(total), size, eps)
+            scale = lang.rsqrt(mean(row_sum(total), share, eps))
             offset = first
             while offset < row_bytes:
                 left = row_bytes - offset
@@ -110,7 +110,7 @@ def streamed_rows(dtype: str, width: int, vectors: int, threads: int) -> Callabl
 
 
 def strided_rows(dtype: str, axes: int, threads: int) -> Callable[..., None]:
-    """``kernel(x, weight, out, rows, count, size, eps, *geometry)`` for any strides, element by element.
+    """``kernel(x, weight, out, rows, count, share, eps, *geometry)`` for any strides, element by element.
 
     `count` is the row length. The geometry (see `lang.walk`) is that of the rows (of `x` alone), then that
     within a row (of `x` and of the weight); steps in bytes.
@@ -122,10 +122,10 @@ def strided_rows(dtype: str, axes: int, threads: int) -> Callable[..., None]:
     multiply = lang.strip_map(_scaled, [element], element, 1)
     locate_row, locate = lang.walk(axes, 1), lang.walk(axes, 2)
     row_sum = lang.block_sum(threads)
-    scale_of = lang.traced(_scale, 3)
+    mean = lang.traced(_mean, 3)
     itemsize, row_words = lang.ITEMSIZE[dtype], axes * 2
 
-    def kernel(x, weight, out, rows, count, size, eps, *geometry):  # type: ignore[no-untyped-def]
+    def kernel(x, weight, out, rows, count, share, eps, *geometry):  # type: ignore[no-untyped-def]
         row_geometry, inner = geometry[:row_words], geometry[row_words:]
         thread = lang.thread_index()
         row = lang.block_index()
@@ -137,7 +137,7 @@ def strided_rows(dtype: str, axes: int, threads: int) -> Callable[..., None]:
                 at_x, _ = locate(i, inner)
                 total = square_sum(total, load(x + row_offset + at_x))
                 i += threads
-            scale = scale_of(row_sum(total), size, eps)
+            scale = lang.rsqrt(mean(row_sum(total), share, eps))
             i = thread
             while i < count:
                 at_x, at_weight = locate(i, inner)

@@ -91,7 +91,7 @@ class RMSNormCudaKernel(Kernel, RMSNormFwdInterface):
         rows = call.x.numel // size
         grid = blocks_for(rows, chosen.rows_per_block)
         launch, device = self.entries["main"].launch, call.device.index
-        rest = (rows, *chosen.sizes, np.float32(size), np.float32(call.eps), *chosen.geometry)
+        rest = (rows, *chosen.sizes, np.float32(1 / size), np.float32(call.eps), *chosen.geometry)
 
         def run(x: Any, weight: Any, output: Any) -> None:
             factors = 0 if weight is None else weight.data_ptr()
