@@ -81,6 +81,41 @@ def test_presence_is_part_of_the_signature() -> None:
     assert op(bias=x, x=x).tolist() == [3.0] * 3
 
 
+def test_a_known_plan_is_left_when_anything_changes() -> None:
+    op = ToyScaleFwdOp(3.0)
+    x = torch.randn(2, 4)
+    parameter = torch.nn.Parameter(torch.randn(2, 4))
+    for _ in range(3):
+        for t in (
+            x,
+            x.to(torch.bfloat16),
+            x[:, :2],
+            x.t(),
+            x[:1].expand(2, 4),
+            torch._neg_view(x),
+            x[0],
+            x[:0],
+        ):
+            for _ in range(2):
+                assert torch.equal(op(t), t.resolve_neg() * 3)
+                assert torch.equal(op(t, t.clone()), t.resolve_neg() * 4)
+                assert torch.equal(op(t, t), t.resolve_neg() * 4)
+        for _ in range(2):
+            with torch.no_grad():
+                assert not op(parameter).requires_grad
+                assert not op(x, parameter).requires_grad
+            with torch.inference_mode():
+                assert op(parameter).is_inference()
+                assert torch.equal(op(x * 2, parameter), x * 6 + parameter)
+            assert op(parameter).requires_grad
+            assert op(x, parameter).requires_grad
+            assert not op(x).requires_grad
+        with pytest.raises(CheckError):
+            op(x, x[:, :2])
+        with pytest.raises(CheckError):
+            op([x])
+
+
 def test_strides_of_axes_of_size_one_do_not_make_another_signature() -> None:
     op = make_op(fresh_kernel())()
     op(torch.ones(1, 4))

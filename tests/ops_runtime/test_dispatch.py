@@ -208,6 +208,12 @@ def test_func_grad_says_that_there_is_no_formula() -> None:
         torch.func.grad(lambda x: op(x).sum())(torch.randn(3))
 
 
+def test_func_jvp_says_that_there_is_no_formula() -> None:
+    op = ToyScaleFwdOp()
+    with pytest.raises(BackwardError, match="ToyScaleFwdOp"):
+        torch.func.jvp(op, (torch.randn(3),), (torch.randn(3),))
+
+
 def test_jit_trace_records_the_operator() -> None:
     op = ToyScaleFwdOp(3.0)
     traced = torch.jit.trace(lambda x: op(x), torch.randn(3), check_trace=False)
@@ -252,10 +258,22 @@ def test_plain_calls_skip_the_dispatcher(count_plans: list[str]) -> None:
     assert count_plans == []
 
 
-@pytest.mark.parametrize("mode", ["dispatch mode", "autocast", "profiler", "gradient", "neg bit"])
-def test_what_has_to_be_seen_takes_the_dispatcher(mode: str, count_plans: list[str]) -> None:
-    op = ToyScaleFwdOp()
+@pytest.mark.parametrize(
+    "mode",
+    ["dispatch mode", "fake mode", "autocast", "profiler", "gradient", "neg bit", "vmap", "tracing", "dual"],
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_has_to_be_seen_takes_the_dispatcher(mode: str, bias: bool, count_plans: list[str]) -> None:
+    scale = ToyScaleFwdOp()
+    other = torch.ones(3)
+
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return scale(x, other.to(x.dtype)) if bias else scale(x)
+
     x = torch.ones(3)
+    op(x)
+    op(x)
+    assert not count_plans  # the plan is known by now: it must be left all the same
     if mode == "dispatch mode":
         with Names() as names:
             op(x)
@@ -269,6 +287,20 @@ def test_what_has_to_be_seen_takes_the_dispatcher(mode: str, count_plans: list[s
         with torch.profiler.profile() as profile:
             op(x)
         assert "tileops::toy_scale_fwd" in {event.key for event in profile.key_averages()}
+    elif mode == "fake mode":
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            op(x)
+    elif mode == "vmap":
+        torch.func.vmap(lambda t: op(x) + t)(torch.ones(2, 3))
+    elif mode == "tracing":
+        assert "toy_scale_fwd" in str(torch.jit.trace(lambda t: op(x) + t, x, check_trace=False).graph)
+    elif mode == "dual":
+        with torch.autograd.forward_ad.dual_level():
+            op(x)
+            with pytest.raises(BackwardError, match="forward-mode"):
+                op(torch.autograd.forward_ad.make_dual(x, torch.ones(3)))
     elif mode == "gradient":
         op(x.requires_grad_())
     else:

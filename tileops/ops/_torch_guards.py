@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +20,14 @@ import torch
 #: Versions of torch, first inclusive and last exclusive, in which these names were checked.
 SUPPORTED = ((2, 13), (2, 15))
 
-_NAMES = {
+_NAMES: dict[str, tuple[str, ...]] = {
     "mode_depth": ("_C", "_len_torch_dispatch_stack"),
     "transform": ("_C", "_functorch", "peek_interpreter_stack"),
     "tracing": ("_C", "_is_tracing"),
     "profiling": ("_C", "_autograd", "_profiler_enabled"),
     "autocast": ("_C", "_is_any_autocast_enabled"),
+    "forward_ad": ("autograd", "forward_ad"),  # its _current_level
+    "TensorGuards": ("_C", "_dynamo", "guards", "TensorGuards"),
 }
 
 _log = logging.getLogger("tileops.ops")
@@ -36,12 +39,14 @@ class Guards:
 
     Attributes:
         expression: Python source that is true where a call on plain tensors may skip the dispatcher.
-        names: the globals that `expression` reads.
+        names: the globals that `expression` and `quick` read.
+        quick: what is left to test where a `tensor_check` fits; None where there is no such check.
         reason: why the expression is constantly false, or None.
     """
 
     expression: str
     names: dict[str, Any] = field(default_factory=dict)
+    quick: str | None = None
     reason: str | None = None
 
 
@@ -80,9 +85,64 @@ def _self_check(names: dict[str, Any]) -> str | None:
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=True):
         if not names["autocast"]():
             return "autocast does not see torch.autocast"
+    if not isinstance(names["forward_ad"]._current_level, int):
+        return "forward_ad has no level"
     if not isinstance(names["tracing"](), bool) or not isinstance(names["profiling"](), bool):
         return "tracing or profiling is no longer a flag"
-    return None
+    return _check_tensor_check(Passive)
+
+
+def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A function that is true for tensors of the same types, dtypes, devices, sizes and strides and of the
+    same `requires_grad`, in the same dispatch state, that is with the same modes, transforms and bits. It
+    takes as many tensors as given here, and is false for a call that passes one of them twice. It does not
+    see profilers, and neither fake nor proxy modes.
+
+    Dynamo's own guard, which answers for two tensors in a tenth of the time that asking for their properties
+    takes. It keeps no tensor alive.
+    """
+    checks = _lookup(_NAMES["TensorGuards"])(
+        *tensors,
+        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+    )
+    check: Callable[..., bool] = checks.check
+    return check
+
+
+def _check_tensor_check(passive: type) -> str | None:
+    """What `tensor_check` does not see, or None."""
+    tensor = torch.zeros(2, 3)
+    check = tensor_check([tensor])
+    others = {
+        "dtypes": tensor.double(),
+        "sizes": torch.zeros(2, 4),
+        "strides": torch.zeros(3, 2).t(),
+        "devices": torch.empty(2, 3, device="meta"),
+        "subclasses": torch.nn.Parameter(tensor, requires_grad=False),
+        "gradients": torch.zeros(2, 3, requires_grad=True),
+        "neg bits": torch._neg_view(tensor),
+        "conj bits": torch.zeros(2, 3, dtype=torch.complex64).conj(),
+        "sparse tensors": torch.zeros(2, 3).to_sparse(),
+        "None": None,
+    }
+    if check(torch.ones(2, 3)) is not True:
+        return "TensorGuards refuses an equal tensor"
+    for what, other in others.items():
+        if check(other) is not False:
+            return f"TensorGuards does not see {what}"
+    seen = []
+
+    def probe(value: torch.Tensor) -> torch.Tensor:
+        seen.append(check(tensor))
+        return value
+
+    with passive():
+        probe(tensor)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        probe(tensor)
+    torch.func.vmap(probe)(torch.zeros(1))
+    return "TensorGuards does not see modes" if any(seen) else None
 
 
 def _version() -> tuple[int, int]:
@@ -105,7 +165,10 @@ def _load() -> Guards:
     if wrong is not None:
         return Guards("False", reason=f"torch {torch.__version__}: {wrong}")
     return Guards(
-        "not (mode_depth() or transform() is not None or tracing() or profiling() or autocast())", names
+        "not (mode_depth() or transform() is not None or tracing() or profiling() or autocast())"
+        " and forward_ad._current_level < 0",
+        names,
+        quick="not (mode_depth() or profiling()) and forward_ad._current_level < 0",
     )
 
 

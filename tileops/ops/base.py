@@ -47,7 +47,7 @@ from tileops.ops.facts import (
     numel,
     spec_of,
 )
-from tileops.ops.plans import CallRecord, Plan, PlanCache, allocate_and_launch, allocate_only
+from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache, allocate_and_launch, allocate_only
 
 _instances: weakref.WeakSet[Op] = weakref.WeakSet()
 
@@ -150,6 +150,7 @@ class Op:
     def _reset_plans(self) -> None:
         self._plans = PlanCache()
         self._plan_of = self._plans.get
+        self._hot = Hot()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in getattr(self, "_sealed", ()):
@@ -175,6 +176,7 @@ class Op:
     def _dispatched(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
         """A call that something has to see: through torch's dispatcher, which comes back to `_eager_call`."""
         self._require_tensors(tensors)
+        dispatch.refuse_tangents(type(self).__name__, tensors)
         before = dispatch.calling.op
         dispatch.calling.op = self
         try:
@@ -247,14 +249,14 @@ class Op:
         record = CallRecord(checked, dtype, device, facts)
         recording.record(self, facts)
         if not checked.written and all(output is None or numel(output[0]) == 0 for output in outputs):
-            return Plan(allocate_only(outputs, device), record)
+            return Plan(allocate_only(outputs, device), record, facts.packed)
         target = registry.select_target(name, self.target, device)
         if target != backend.BUILTIN:
             kernel = self._target_kernel(target, tensors, facts)
-            return Plan(targets.runner(name, kernel, checked, device), record)
+            return Plan(targets.runner(name, kernel, checked, device), record, facts.packed)
         with _current_device(device):
             launch = self._bind(facts)
-        return Plan(allocate_and_launch(len(tensors), outputs, device, launch), record)
+        return Plan(allocate_and_launch(len(tensors), outputs, device, launch), record, facts.packed)
 
     def _facts_of(self, tensors: Sequence[Any]) -> CallFacts:
         """Checks a call without running it."""

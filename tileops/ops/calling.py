@@ -3,15 +3,17 @@
 What is generated for a class with a required and an optional input (shortened):
 
     def __call__(self, x, weight=None):
-        if _compiling():                                   # under torch.compile: one node in the graph
+        if _compiling():                                 # under torch.compile: one node in the graph
             return _operator(x, weight, self._call)
-        if type(x) is _Tensor and ... and not (<guards>) and not (_grad_enabled() and x.requires_grad ...):
-            return plan.run(x, weight)                     # plan looked up by the call signature, built on a
-            miss
-        return self._dispatched((x, weight))               # torch's dispatcher
+        plan = hot.bare if weight is None else hot.full
+        if plan.fits(...) and not <something looks on>:  # the same kind of tensors as the last time
+            return plan.run(x, weight)
+        if type(x) is _Tensor and ... and <guards>:      # the plan by call signature, made on a miss
+            return plan.run(x, weight)
+        return self._dispatched((x, weight))             # torch's dispatcher
 
-    def _eager(self, x, weight=None): ...                  # the same without guards: what the torch operator
-    runs
+    def _eager(self, x, weight=None): ...                # by signature, without guards: the operator runs
+    this
 
 The call signature holds, for each input, its presence, shape, dtype, device (with the alignment of the
 address on CUDA) and strides. Neg and conj bits and the need of a gradient never reach it: such calls take the
@@ -93,36 +95,92 @@ def _tuple(names: Sequence[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def _body(slots: Sequence[Slot], packed: str | None, indent: str) -> list[str]:
-    """Signature, plan, run. `packed` names the input in whose place a packed operand's buffer is passed."""
+def _operands(slots: Sequence[Slot], packed: str | None) -> str:
+    """What a plan runs on: the tensors, with a pack's buffer in place of the tensor that was packed."""
+    return ", ".join(
+        f"{slot.name} if token is None else token.buffer" if slot.name == packed else slot.name
+        for slot in slots
+    )
+
+
+_FINISH = ["plan.used = True", "self._thread.plan = plan", "return result"]
+
+
+def _quick(slots: Sequence[Slot], packed: str | None) -> list[str]:
+    """The latest plan, if it fits. Optional inputs must be all absent or all present for that."""
+    names = [slot.name for slot in slots]
+    optional = [slot.name for slot in slots if slot.optional]
+    required = ", ".join(slot.name for slot in slots if not slot.optional)
+    everything = ", ".join(names)
+    lines = ["hot = self._hot"]
+    if not optional:
+        lines += ["plan = hot.bare", f"fits = plan.fits({everything})"]
+    else:
+        lines += [
+            f"if {' and '.join(f'{name} is None' for name in optional)}:",
+            "    plan = hot.bare",
+            f"    fits = plan.fits({required})",
+            "else:",
+            "    plan = hot.full",
+            f"    fits = plan.fits({everything})",
+        ]
+    test = f"fits and {guards().quick} and not (plan.tracked and _grad_enabled())"
+    run = [f"result = plan.run({_operands(slots, packed)})", *_FINISH]
+    if packed is None:
+        return [*lines, f"if {test}:", *(f"    {line}" for line in run)]
+    return [
+        *lines,
+        f"if {test}:",
+        f"    token = self._call_token({everything})",
+        "    if plan.layout == (None if token is None else token.layout):",
+        *(f"        {line}" for line in run),
+    ]
+
+
+def _by_signature(slots: Sequence[Slot], packed: str | None) -> list[str]:
+    """Signature, plan, run."""
     names = [slot.name for slot in slots]
     facts = [_facts(slot) for slot in slots]
-    operands = names
     token = ""
     lines = ["try:"]
     if packed is not None:
         lines.append(f"    token = self._call_token({', '.join(names)})")
         facts.append("None if token is None else token.layout")
-        operands = [
-            f"{name} if token is None else token.buffer" if name == packed else name for name in names
-        ]
         token = ", token"
-    lines += [
+    return [
+        *lines,
         "    key = (",
         *(f"        {item}," for item in facts),
         "    )",
         "    plan = self._plan_of(key)",
         "    if plan is None:",
         f"        plan = self._make_plan(key, {_tuple(names)}{token})",
-        f"    result = plan.run({', '.join(operands)})",
+        f"    result = plan.run({_operands(slots, packed)})",
         "except RuntimeError:",
         f"    self._explain({_tuple(names)})",
         "    raise",
-        "plan.used = True",
-        "self._thread.plan = plan",
-        "return result",
     ]
-    return [indent + line for line in lines]
+
+
+def _remember(slots: Sequence[Slot]) -> list[str]:
+    """Makes the plan the latest one of calls with these optional inputs."""
+    optional = [slot.name for slot in slots if slot.optional]
+    everything = _tuple([slot.name for slot in slots])
+    required = _tuple([slot.name for slot in slots if not slot.optional])
+    if not optional:
+        return ["if plan.renewals:", f"    plan.renew({everything})", "hot.bare = plan"]
+    absent = " and ".join(f"{name} is None" for name in optional)
+    present = " and ".join(f"{name} is not None" for name in optional)
+    return [
+        f"if {absent}:",
+        "    if plan.renewals:",
+        f"        plan.renew({required})",
+        "    hot.bare = plan",
+        f"elif {present}:",
+        "    if plan.renewals:",
+        f"        plan.renew({everything})",
+        "    hot.full = plan",
+    ]
 
 
 def source_of(slots: Sequence[Slot], returns: str = "torch.Tensor", packed: str | None = None) -> str:
@@ -130,21 +188,29 @@ def source_of(slots: Sequence[Slot], returns: str = "torch.Tensor", packed: str 
     names = [slot.name for slot in slots]
     tests = [_plain(slot) for slot in slots]
     tests += [guards().expression, f"not (_grad_enabled() and ({' or '.join(map(_needs_grad, slots))}))"]
+    quick = guards().quick is not None
+    by_signature = _by_signature(slots, packed)
+    call = [
+        "if _compiling():",
+        f"    return _operator({', '.join(names)}, self._call)",
+        *(_quick(slots, packed) if quick else ()),
+        "if (",
+        f"    {tests[0]}",
+        *(f"    and {test}" for test in tests[1:]),
+        "):",
+        *(f"    {line}" for line in by_signature),
+        *(f"    {line}" for line in (_remember(slots) if quick else ())),
+        *(f"    {line}" for line in _FINISH),
+        f"return self._dispatched({_tuple(names)})",
+    ]
     return "\n".join(
         [
             f"def __call__({parameter_list(slots)}) -> {returns}:",
-            "    if _compiling():",
-            f"        return _operator({', '.join(names)}, self._call)",
-            "    if (",
-            f"        {tests[0]}",
-            *(f"        and {test}" for test in tests[1:]),
-            "    ):",
-            *_body(slots, packed, "        "),
-            f"    return self._dispatched({_tuple(names)})",
+            *(f"    {line}" for line in call),
             "",
             "",
             f"def _eager({parameter_list(slots, annotate=False)}):",
-            *_body(slots, packed, "    "),
+            *(f"    {line}" for line in (*by_signature, *_FINISH)),
             "",
         ]
     )

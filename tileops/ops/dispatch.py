@@ -203,6 +203,21 @@ def _no_formula(op: str) -> str:
     )
 
 
+def refuse_tangents(op: str, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Forward-mode differentiation would drop the tangents of an operator without a formula in silence.
+
+    Raises:
+        BackwardError: a tensor carries a tangent.
+    """
+    for tensor in tensors:
+        if tensor is not None and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+            raise BackwardError(
+                f"{op}: forward-mode differentiation: the operator has no gradient formula. Pass tensors "
+                f"without "
+                f"tangents, or use the PyTorch function that its documentation names"
+            )
+
+
 def explain_transform(op: str, error: RuntimeError) -> None:
     """Turns torch's refusal to differentiate an operator inside torch.func, which names autograd internals,
     into ours.

@@ -11,9 +11,13 @@ from typing import Any
 import torch
 
 from tileops.kernels.base import contiguous_strides
+from tileops.ops._torch_guards import tensor_check
 from tileops.ops.facts import CallFacts
 
 Run = Callable[..., Any]
+
+#: A plan alternating between states (grad mode, parameters and tensors) stops chasing them.
+_RENEWALS = 16
 
 #: shape and dtype of one output; None where the call returns None in its place
 OutputSpec = tuple[tuple[int, ...], torch.dtype] | None
@@ -43,14 +47,51 @@ class Plan:
         run: ``run(*tensors)`` allocates the outputs, launches, and returns what the op returns.
         record: the facts of such a call.
         used: set by every call, cleared by `PlanCache` when it looks for something to drop.
+        layout: layout of the packed operand that it was made for, or None.
+        fits: ``fits(*tensors)``: the tensors that are present are like those of an earlier call of this plan,
+            in every respect that matters. Never true of what the plan does not serve, false of some that it
+            does.
+        tracked: one of those tensors required a gradient (and grad mode was off).
+        renewals: how often `fits` may still be made anew for tensors that it refused.
     """
 
-    __slots__ = ("record", "run", "used")
+    __slots__ = ("fits", "layout", "record", "renewals", "run", "tracked", "used")
 
-    def __init__(self, run: Run, record: CallRecord) -> None:
+    def __init__(self, run: Run, record: CallRecord, layout: str | None = None) -> None:
         self.run = run
         self.record = record
         self.used = True
+        self.layout = layout
+        self.fits = _never
+        self.tracked = False
+        # On CUDA the alignment of an address is part of the signature, and `fits` does not see it.
+        self.renewals = _RENEWALS if record.device.type == "cpu" else 0
+
+    def renew(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """Makes `fits` true of `tensors`, which the plan has just served."""
+        if not self.fits(*tensors):
+            self.renewals -= 1
+            self.tracked = any(tensor.requires_grad for tensor in tensors)
+            self.fits = tensor_check(tensors)
+
+
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+class Hot:
+    """The latest plans of an op: tried before the call signature is put together.
+
+    Attributes:
+        bare: of calls without any optional input.
+        full: of calls with all of them.
+    """
+
+    __slots__ = ("bare", "full")
+
+    def __init__(self) -> None:
+        nothing = CallRecord(None, torch.float32, torch.device("meta"), None)
+        self.bare = self.full = Plan(_never, nothing)
 
 
 class PlanCache(dict[Hashable, Plan]):
