@@ -133,3 +133,27 @@ def test_an_error_is_one_clean_line_and_exit_code_1():
     assert text.strip().splitlines() == [
         "error: TILEOPS_CACHE_SIZE='plenty': expected a size such as 2GiB or 500MB"
     ]
+
+
+@pytest.mark.in_tree_kernels
+def test_an_exported_cache_serves_where_compiling_is_forbidden(tmp_path):
+    bundle = tmp_path / "kernels.tobundle"
+    tileops("warm", "AddFwdOp", "--jobs", "1", cache=tmp_path / "made")
+    facts = json.loads(tileops("cache", "export", str(bundle), "--json", cache=tmp_path / "made"))
+    assert facts["kernels"] > 0
+    code = (
+        "import torch; from tileops.elementwise import AddFwdOp\n"
+        "x = torch.ones(3, 4)\n"
+        "assert torch.equal(AddFwdOp()(x, x), x + x)"
+    )
+    env = {
+        "TILEOPS_CACHE_PATH": str(bundle),
+        "TILEOPS_CACHE_DIR": "/proc/nowhere",
+        "TILEOPS_JIT": "forbid",
+    }
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment(env), check=True, timeout=60)
+
+
+def test_a_bundle_that_cannot_be_written_is_an_error(tmp_path):
+    text = tileops("cache", "export", str(tmp_path / "no" / "x.tobundle"), cache=tmp_path, code=1)
+    assert "cannot write" in text

@@ -13,7 +13,7 @@ import math
 import platform
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tileops import __version__, settings
 from tileops.autotune.problem import Outcome, config_text
 from tileops.autotune.space import Config
 from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, canonical_json
+from tileops.jit.bundle import Bundle, open_bundles
 from tileops.jit.disk import ByteStore
 from tileops.jit.keys import compiler_versions, source_fingerprint
 from tileops.jit.store import default_root
@@ -127,24 +128,39 @@ class RecordStore:
     `disk.ByteStore`.
     """
 
-    def __init__(self, root: Path, trust_group: bool = False) -> None:
+    def __init__(self, root: Path, trust_group: bool = False, bundles: Sequence[Bundle] = ()) -> None:
         self.root = root
+        self.bundles = tuple(bundles)
         self.disk = ByteStore(root, RECORDS, trust_group=trust_group)
         self._known: dict[str, Record | None] = {}
 
     def get(self, key: ArtifactKey, fresh: bool = False) -> Record | None:
         """The record of `key`, remembered for the life of the process; `fresh` looks again."""
         if fresh or key.digest not in self._known:
-            data = self.disk.get(key.digest)
-            record = None
+            self._known[key.digest] = self._read(key)
+        return self._known[key.digest]
+
+    def may_hold(self) -> bool:
+        """False where nothing was ever recorded, so that a new call need not look."""
+        return bool(self.bundles) or (self.root / RECORDS).is_dir()
+
+    def _read(self, key: ArtifactKey) -> Record | None:
+        """What was measured here comes before what came with a bundle."""
+        data = self.disk.get(key.digest)
+        if data is not None:
+            try:
+                return Record.decode(data, key)
+            except ArtifactError as error:
+                self.disk.warn(f"ignored a damaged tuning record {key.digest}: {error}")
+                self.disk.discard(key.digest, keep_copy=True)
+        for bundle in self.bundles:
+            data = bundle.record(key.digest)
             if data is not None:
                 try:
-                    record = Record.decode(data, key)
+                    return Record.decode(data, key)
                 except ArtifactError as error:
-                    self.disk.warn(f"ignored a damaged tuning record {key.digest}: {error}")
-                    self.disk.discard(key.digest, keep_copy=True)
-            self._known[key.digest] = record
-        return self._known[key.digest]
+                    log.warning("ignored a damaged tuning record %s of %s: %s", key.digest, bundle, error)
+        return None
 
     def put(self, key: ArtifactKey, record: Record) -> bool:
         """Stores `record`; False where that was not possible. This process uses it either way."""
@@ -159,11 +175,11 @@ _stores_lock = threading.Lock()
 def default_records() -> RecordStore:
     """The records of the cache directory that the settings in force name."""
     now = settings.current()
-    facts = (now.cache_dir, now.cache_trust)
+    facts = (now.cache_dir, now.cache_trust, now.cache_path)
     with _stores_lock:
         if facts not in _stores:
             trust_group = now.cache_trust == "group" and now.cache_dir is not None
-            _stores[facts] = RecordStore(default_root(), trust_group)
+            _stores[facts] = RecordStore(default_root(), trust_group, open_bundles(now.cache_path))
         return _stores[facts]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tileops.cli.console import JsonFlag, output, print_json, size, table
+from tileops.errors import TileOpsError
 
 app = typer.Typer(help="Look at the kernel cache, or empty it.", no_args_is_help=True)
 
@@ -53,6 +55,33 @@ def ls(as_json: JsonFlag = False) -> None:
         for e in entries
     ]
     table("key", "op", "device", "arch", "dtype", "size", "last used", rows=rows, numeric=("size",))
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, typer.Argument(help="Bundle to write, customarily *.tobundle.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Write every kernel and tuning record to one file, for TILEOPS_CACHE_PATH elsewhere."""
+    from tileops.autotune.record import default_records
+    from tileops.jit.bundle import write_bundle
+    from tileops.jit.store import default_store
+
+    kernels = default_store().encoded()
+    records = {row.name: row.value for row in default_records().disk.rows()}
+    try:
+        write_bundle(file, kernels, records)
+    except OSError as error:
+        raise TileOpsError(f"cannot write {file}: {error.strerror or error}") from error
+    written = file.stat().st_size
+    if as_json:
+        print_json({"file": str(file), "kernels": len(kernels), "records": len(records), "bytes": written})
+        return
+    output().print(
+        f"{file}: {len(kernels)} kernels, {len(records)} tuning records, {size(written)}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command("clear")

@@ -205,6 +205,10 @@ class Store:
             "bundles": [str(bundle) for bundle in self.bundles],
         }
 
+    def encoded(self) -> dict[str, bytes]:
+        """Every entry of the cache directory as stored, by digest."""
+        return {row.name: row.value for row in self._disk.rows()}
+
     def clear(self) -> int:
         """Removes every compiled kernel of the cache directory; the number removed. Tuning records stay."""
         return self._disk.clear()
@@ -254,6 +258,14 @@ def default_root() -> Path:
     return Path(platformdirs.user_cache_dir("tileops", appauthor=False))
 
 
+def _bundles(places: tuple[str, ...]) -> Sequence[ReadOnlyStore]:
+    if not places:
+        return ()
+    from tileops.jit.bundle import open_bundles
+
+    return open_bundles(places)
+
+
 _default: dict[tuple[Any, ...], Store] = {}
 _default_lock = threading.Lock()
 
@@ -269,6 +281,7 @@ def default_store() -> Store:
             if found is None:
                 found = _default[facts] = Store(
                     default_root(),
+                    bundles=_bundles(now.cache_path),
                     size_limit=now.cache_size,
                     trust_group=now.cache_trust == "group" and now.cache_dir is not None,
                 )

@@ -9,7 +9,7 @@ import torch
 
 from tileops import autotune, backend
 from tileops.autotune.problem import record_key
-from tileops.autotune.record import RECORDS, default_records
+from tileops.autotune.record import default_records
 from tileops.kernels.base import CallSpec, Config, Kernel
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _has_records() -> bool:
     """Whether anything was ever recorded: without records a new call is not slowed down by looking for
     them.
     """
-    return (default_records().root / RECORDS).is_dir()
+    return default_records().may_hold()
 
 
 def _problem(kernel: type[Kernel], call: CallSpec) -> str:
