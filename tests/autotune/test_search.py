@@ -196,3 +196,21 @@ def test_reports_are_plain_values_and_tables(fake):
     assert content["kernels"][0]["default_us"] == pytest.approx(1000.0)
     assert report.table().splitlines()[1].split()[:2] == ["Sound", "way=slow"]
     assert default_records().get is not None
+
+
+def test_a_second_machine_uses_what_a_shared_study_holds(fake, tmp_path):
+    def seconds(config):
+        return 1e-3 * (1 + abs(config["a"] - 11) + abs(config["b"] - 4))
+
+    results = []
+    for machine in range(2):
+        directory = str(tmp_path / str(machine))
+        with settings.scope(cache_dir=directory, tune_storage=f"sqlite:///{tmp_path}/study.db"):
+            measurer = fake(seconds)
+            results += tune(kernels.Large, CALL, measurer=measurer, trials=30, seed=machine).kernels
+    first, second = results
+    assert first.measured == 29
+    assert second.measured == 0
+    assert second.best == first.best, "confirmed here, and recorded"
+    assert second.speedup == pytest.approx(first.speedup)
+    assert second.persisted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,13 @@ _TRIES = 20  # proposals in a row that are invalid or known before a random poin
 
 
 class Search(Protocol):
-    """Proposes configs, each once, and learns from what they took."""
+    """Proposes configs, each once, and learns from what they took.
+
+    Attributes:
+        known: points that need no measuring, from earlier sessions and other processes.
+    """
+
+    known: list[Point]
 
     def ask(self, count: int) -> list[dict[str, Any]]:
         """Up to `count` configs that have not been proposed or known; fewer where the search is done."""
@@ -41,6 +48,7 @@ class Enumeration:
     """Every valid point in the order of the space, except those known."""
 
     def __init__(self, points: Sequence[dict[str, Any]], known: Sequence[Point], limit: int | None) -> None:
+        self.known = list(known)
         skip = {point.text for point in known}
         fresh = (config for config in points if config_text(config) not in skip)
         self._fresh = iter(list(islice(fresh, limit)))
@@ -97,13 +105,13 @@ class TpeSearch:
                 load_if_exists=True,
                 direction="minimize",
             )
-            seen = {
-                config_text(self._config(trial.params)) for trial in self._study.get_trials(deepcopy=False)
-            }
-            for point in known:
-                if point.text in self._valid and point.text not in seen:
+            studied = self._studied(optuna)
+            recorded = {point.text: point for point in known if point.text in self._valid}
+            for text, point in recorded.items():
+                if text not in studied:
                     self._add(optuna, point)
-        self._taken = {point.text for point in known} | (seen & self._valid.keys())
+        self.known = list({**studied, **recorded}.values())
+        self._taken = studied.keys() | recorded.keys()
         self._left = trials - len(self._taken)
         self._open: dict[str, optuna.Trial] = {}
 
@@ -149,6 +157,16 @@ class TpeSearch:
         self._taken.add(text)
         self._open[text] = trial
         return config
+
+    def _studied(self, optuna: Any) -> dict[str, Point]:
+        """The points that the study holds already, measured by this process or by others."""
+        found = {}
+        for trial in self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
+            config = self._config(trial.params)
+            if config_text(config) in self._valid:
+                seconds = trial.user_attrs.get("seconds", math.nan)
+                found[config_text(config)] = Point(config, "ok", seconds, trial.values[0])
+        return found
 
     def _add(self, optuna: Any, point: Point) -> None:
         failed = optuna.trial.TrialState.FAIL

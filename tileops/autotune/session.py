@@ -132,7 +132,7 @@ def tune(
                 problem = Problem.of(kernel, call, outputs=outputs, updated=updated, values=values, seed=seed)
                 measurer = ProcessMeasurer(problem, default_store(), jobs)
             try:
-                session = _Session(facts, search, known, measurer, budget, trials, listener)
+                session = _Session(facts, search, measurer, budget, trials, listener)
                 result = session.run(first)
                 if result.persisted:
                     points = tuple(result.points)
@@ -230,7 +230,6 @@ class _Session:
         self,
         facts: _Facts,
         search: Search,
-        known: Sequence[Point],
         measurer: Measurer,
         budget: float,
         trials: int | None,
@@ -238,7 +237,6 @@ class _Session:
     ) -> None:
         self._facts = facts
         self._search = search
-        self._known = [point for point in known if point.text != config_text(facts.default)]
         self._measurer = measurer
         self._start = time.monotonic()
         self._budget = budget
@@ -251,7 +249,9 @@ class _Session:
         self._order[config_text(facts.default)] = 0
         self._total = trials or min(len(self._order), ENUMERATED)
         self._default = _Candidate(facts.default, 0)
-        self._points: dict[str, Point] = {point.text: point for point in self._known}
+        self._points: dict[str, Point] = {
+            point.text: point for point in search.known if point.text != config_text(facts.default)
+        }
         self._measured = 0
         self._witnesses: list[dict[str, Any]] = []
         self._compile_limit = max(5.0, 0.8 * budget)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -51,7 +51,14 @@ def _main(
     """Options of every command."""
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     # One plain line: to someone at a terminal, the source line that warned says nothing.
     errors().print(f"warning: {message}", style="yellow", highlight=False, markup=False)
 

@@ -19,7 +19,7 @@ def command(
     entry = catalogue.find_entry(op)
     cls = catalogue.op_class(entry)
     signature = entry.signature
-    cases = []
+    cases: list[dict[str, Any]] = []
     for call in workload.cases(entry):
         flops, nbytes = call.roofline()
         cases.append({"id": call.case_id, "flops": flops, "bytes": nbytes})
