@@ -116,6 +116,8 @@ def test_conversion(kind: str, value: object, result: object) -> None:
     [
         ("int", True, "expected an integer, got True"),
         ("int", 2.0, "expected an integer, got 2.0"),
+        ("int", 2**63, "expected an integer of 64 bits"),
+        ("tuple[int, ...]", (-(2**63) - 1,), "expected an integer of 64 bits"),
         ("bool", 1, "expected True or False, got 1"),
         ("float", "1", "expected a float, got '1'"),
         ("float", True, "expected a float, got True"),

@@ -576,3 +576,24 @@ def test_construction_time_tensors() -> None:
     assert with_factors.held["rescale_factors"].shape == (4,)
     assert list(plain.held) == ["table"]
     assert with_factors.roofline() == signature.roofline(checked)
+
+
+def test_list_defaults_are_not_shared() -> None:
+    toy = entry(
+        simple(
+            """
+            forall: {N: Dim}
+            params: {sizes: {type: "list[int]", default: [1, 2]}}
+            inputs: {x: {dtype: float32, shape: "[N]"}}
+            outputs: {output: {dtype: float32, shape: "[*sizes]"}}
+            """
+        )
+    )
+    signature = CallSignature(toy)
+    signature.construct().params["sizes"].append(3)
+    assert signature.construct().params["sizes"] == [1, 2]
+    assert shapes(signature.check_call(signature.construct(), (empty(3),))) == [
+        ("output", (1, 2), torch.float32)
+    ]
+    with pytest.raises(CheckError, match=r"outputs.output.shape: sizes is \[-1\]"):
+        signature.construct(sizes=[-1])

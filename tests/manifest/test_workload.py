@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 
 from tests.manifest.helpers import base, entry, simple
 from tileops.manifest.workload import Call, RowError, cases, instantiate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def rows(change: Callable[[list[dict[str, Any]]], None]) -> list[Call]:
@@ -161,7 +164,8 @@ def test_values_are_the_same_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ".", "PATH": ""},
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "PATH": ""},
         ).stdout
         for seed in ("0", "1")
     }

@@ -109,7 +109,7 @@ def bind_parameters(
         if name not in given:
             if param.required:
                 raise failures.missing_parameter(name)
-            values[name] = param.default
+            values[name] = list(param.default) if isinstance(param.default, list) else param.default
             continue
         if param.tensor is not None:
             values[name] = given[name]

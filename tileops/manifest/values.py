@@ -84,9 +84,12 @@ def _integer(value: Any) -> int:
     if isinstance(value, bool):
         raise ValueMismatch(f"expected an integer, got {value!r}")
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise ValueMismatch(f"expected an integer, got {value!r}") from None
+    if not -(1 << 63) <= number < 1 << 63:  # a kernel takes 64 bits
+        raise ValueMismatch(f"expected an integer of 64 bits, got {value!r}")
+    return number
 
 
 def _real(value: Any) -> float:
