@@ -175,14 +175,15 @@ def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
     m, native = call.mnk[0], chosen.form in ("pairs", "parts1")
     options: dict[str, Any]
     if chosen.kind == "dot":
-        options = {"MT": 1 if m == 1 else 2 if m == 2 else 4, "NT": _DOT_ROWS, "prefetch": _DOT_ROWS if m <= 4 else 1}
+        options = {"MT": 1 if m == 1 else 2 if m == 2 else 4, "NT": _DOT_ROWS, "unroll": 4 if m == 1 else 1}
+        options["prefetch"] = _DOT_ROWS if m <= 4 else 1
     else:
         tile_rows, tile_panels = _panel_tile(m)
-        options = {"MT": tile_rows, "NV": tile_panels, "prefetch": tile_panels if m <= tile_rows else 1}
+        options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "prefetch": 0 if m <= 4 else 1}
     return Program.of(
         f"{_GEMM}._rows_cpu:{chosen.kind}",
         ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
-        dtype=call.a.short, a_dtype=chosen.a_dtype, native_pairs=native, unroll=4 if m == 1 else 1, **options,
+        dtype=call.a.short, a_dtype=chosen.a_dtype, native_pairs=native, **options,
     )  # fmt: skip
 
 
@@ -190,7 +191,7 @@ def _panel_tile(m: int) -> tuple[int, int]:
     """Compile class of few rows with packed weights: rows and panels held at a time."""
     if cpu_target().lanes < 16:
         return (1 if m == 1 else 2 if m == 2 else 4), 1
-    return next(tile for tile in ((1, 2), (2, 2), (4, 2), (8, 2), (16, 1)) if m <= tile[0] or tile[0] == 16)
+    return next(tile for tile in ((1, 4), (2, 4), (4, 4), (8, 2), (16, 1)) if m <= tile[0] or tile[0] == 16)
 
 
 class GemmCpuKernel(Kernel, GemmFwdInterface):

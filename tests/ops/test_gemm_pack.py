@@ -1,0 +1,213 @@
+"""Packed weights: when calls use them, when not, and that they change no result."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from tests.ops.helpers import FLOATS, at_threads, bits, build, check, spec_of
+from tests.ops.test_gemm import call_of, operands
+from tileops import settings
+from tileops.errors import CheckError, SettingsError
+from tileops.gemm import GemmFwdOp, PackedWeight, pack
+from tileops.jit import cpu_target
+from tileops.kernels.gemm import gemm_cpu
+from tileops.kernels.gemm.gemm_cpu import GemmCpuKernel
+from tileops.ops.gemm.pack import find_pack, packs
+from tileops.workloads import gemm, inputs
+
+pytestmark = pytest.mark.in_tree_kernels
+
+
+def cpu_operands(*args: object) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = operands(*args)  # type: ignore[arg-type]
+    return a.cpu(), b.cpu()
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 7, 16, 17, 33, 64, 1100])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_results_with_packed_weights(dtype: torch.dtype, m: int) -> None:
+    op = GemmFwdOp()
+    for n, k in ((1, 1), (16, 32), (70, 577), (129, 64)):
+        a, b = cpu_operands(m, n, k, dtype)
+        packed = pack(b)
+        assert find_pack(b, True) is packed
+        check(op(a, b), gemm.gemm(a, b), context=f"M={m} N={n} K={k}")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("trans_b", [True, False])
+def test_every_layout_of_the_weight(dtype: torch.dtype, trans_b: bool) -> None:
+    a, b = cpu_operands(20, 37, 67, dtype, False, trans_b)
+    want = gemm.gemm(a, b, trans_b=trans_b)
+    for name, view in inputs.layouts(b):
+        packed = pack(view, trans_b=trans_b)
+        assert packed.is_current
+        check(GemmFwdOp(trans_b=trans_b)(a, view), want, context=name)
+
+
+def poisoned(weight: torch.Tensor) -> PackedWeight:
+    """A pack whose use shows in the result."""
+    packed = pack(weight)
+    packed.buffer.zero_()
+    return packed
+
+
+def test_only_the_packed_tensor_object_uses_the_pack() -> None:
+    op = GemmFwdOp()
+    a, b = cpu_operands(1, 40, 64, torch.float32)
+    packed = poisoned(b)
+    assert not op(a, b).any()
+    check(op(a, b.view(40, 64)), gemm.gemm(a, b))
+    check(op(a, b.detach()), gemm.gemm(a, b))
+    square, weight = cpu_operands(1, 64, 64, torch.float32)
+    also = poisoned(weight)
+    check(GemmFwdOp(trans_b=False)(square, weight), gemm.gemm(square, weight, trans_b=False))
+    assert packed.is_current and also.is_current
+
+
+def test_the_pack_is_used_only_while_it_lives() -> None:
+    op = GemmFwdOp()
+    a, b = cpu_operands(1, 40, 64, torch.float32)
+    packed = poisoned(b)
+    assert not op(a, b).any()
+    del packed
+    gc.collect()
+    assert find_pack(b, True) is None
+    check(op(a, b), gemm.gemm(a, b))
+
+
+def test_a_pack_does_not_keep_its_weight_alive() -> None:
+    _, b = cpu_operands(1, 40, 64, torch.float32)
+    packed = pack(b)
+    del b
+    gc.collect()
+    assert packed.weight is None and not packed.is_current
+    with pytest.raises(RuntimeError, match="no longer exists"):
+        packed.refresh()
+
+
+def test_counted_writes_make_a_pack_stale_until_it_is_refreshed() -> None:
+    op = GemmFwdOp()
+    a, b = cpu_operands(3, 40, 64, torch.float32)
+    packed = pack(b)
+    b.mul_(-2.0)
+    assert not packed.is_current and "stale" in repr(packed)
+    check(op(a, b), gemm.gemm(a, b))
+    packed.refresh()
+    assert packed.is_current and find_pack(b, True) is packed
+    check(op(a, b), gemm.gemm(a, b))
+
+
+def test_writes_that_torch_does_not_count_need_a_refresh() -> None:
+    op = GemmFwdOp()
+    for write in (lambda w: w.data.fill_(0.0), lambda w: w.numpy().fill(0.0)):
+        a, b = cpu_operands(3, 40, 64, torch.float32)
+        packed = pack(b)
+        before = op(a, b)
+        write(b)
+        assert torch.equal(op(a, b), before)  # the limit that the docstring states
+        packed.refresh()
+        assert not op(a, b).any()
+
+
+def test_tensors_without_a_version_counter() -> None:
+    op = GemmFwdOp()
+    with torch.inference_mode():
+        a, b = cpu_operands(3, 40, 64, torch.float32)
+        b = b.clone()
+        assert b.is_inference()
+        packed = pack(b)
+        before = op(a, b)
+        b.zero_()
+        assert torch.equal(op(a, b), before)
+        packed.refresh()
+        assert not op(a, b).any()
+
+
+def test_a_changed_shape_is_not_taken_for_the_packed_one() -> None:
+    a, b = cpu_operands(3, 40, 64, torch.float32)
+    packed = pack(b)
+    b.resize_(20, 64)
+    assert find_pack(b, True) is None
+    check(GemmFwdOp()(a, b), gemm.gemm(a, b))
+    with pytest.raises(RuntimeError, match=r"was torch.float32\[40, 64\]"):
+        packed.refresh()
+
+
+def test_packing_again_replaces_the_pack() -> None:
+    a, b = cpu_operands(3, 40, 64, torch.float32)
+    first = poisoned(b)
+    second = pack(b)
+    assert find_pack(b, True) is second
+    del first
+    gc.collect()
+    assert find_pack(b, True) is second
+    check(GemmFwdOp()(a, b), gemm.gemm(a, b))
+
+
+def test_packs_are_listed_with_their_bytes() -> None:
+    _, b = cpu_operands(1, 65, 33, torch.bfloat16)
+    packed = pack(b)
+    assert packed in list(packs())
+    assert packed.nbytes == 128 * 64 * 2  # N rounded up to 64, K to 32
+    del packed
+    gc.collect()
+    assert all(found.weight is not b for found in packs())
+
+
+def test_what_cannot_be_packed() -> None:
+    for weight, problem in (
+        (torch.zeros(3), "matrix"),
+        (torch.zeros(3, 4, dtype=torch.float64), "float64"),
+        (torch.zeros(3, 4, device="meta"), "meta"),
+    ):
+        with pytest.raises(CheckError, match=problem):
+            pack(weight)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_empty_weights(shape: tuple[int, int]) -> None:
+    n, k = shape
+    weight = torch.zeros(n, k)
+    packed = pack(weight)
+    assert packed.is_current
+    assert torch.equal(GemmFwdOp()(torch.ones(3, k), weight), torch.zeros(3, n))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_packed_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
+    op = GemmFwdOp()
+    for m in (1, 9, 530):
+        a, b = cpu_operands(m, 300, 1500, dtype)
+        packed = pack(b)
+        one, two = (at_threads(count, lambda a=a, b=b: op(a, b)) for count in (1, 2))
+        assert torch.equal(bits(one), bits(two)) and packed.is_current
+        serial = at_threads(1, lambda b=b: pack(b).buffer)
+        assert torch.equal(serial, packed.buffer)
+
+
+@pytest.mark.parametrize("instruction_set", ["x86-64-v3", "generic"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_layout_is_the_same_on_every_instruction_set(dtype: torch.dtype, instruction_set: str) -> None:
+    a, b = cpu_operands(20, 70, 67, dtype)
+    native = pack(b).buffer
+    with settings.scope(cpu=instruction_set):
+        try:
+            cpu_target()
+        except SettingsError as error:
+            pytest.skip(str(error))
+        packed = pack(b)
+        assert torch.equal(packed.buffer, native)
+        for m in (1, 2, 6, 20):
+            rows, d = a[:m], torch.full((m, 70), torch.nan, dtype=dtype)
+            build(GemmCpuKernel, call_of(rows, b, packed=packed.layout))(rows, packed.buffer, d)
+            check(d, gemm.gemm(rows, b), context=f"M={m}")
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    a, b = cpu_operands(2, 4, 8, torch.float32)
+    assert "panels16-f32" in str(GemmCpuKernel.refusal(call_of(a, b, packed="other")))
+    assert spec_of(b).dtype == "float32" and gemm_cpu.packed_layout("float16") == "panels16-pairs"
