@@ -12,6 +12,7 @@ from tileops import jit
 from tileops.bench.timing import measure
 from tileops.jit import parallel
 from tileops.jit.program import Program
+from tileops.ops.plans import allocator
 
 _UNIT_BYTES = 8192
 _MODULE = "tileops.bench._probe_kernels"
@@ -41,8 +42,10 @@ def memory_probe(read_bytes: int, written_bytes: int) -> Callable[[], torch.Tens
     limit = parallel.limit(units * (read + written) / 40.0)  # one thread moves about 40 bytes a nanosecond
     size = max(units * written // 4, 16)
 
+    allocate = allocator(((size,), torch.float32), torch.device("cpu"))
+
     def probe() -> torch.Tensor:
-        target = torch.empty(size, device="cpu")
+        target = allocate()
         entry(
             parallel.team(limit) if limit else 0, units, source.data_ptr(), read, target.data_ptr(), written
         )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tileops.kernels.base import contiguous_strides
+from tileops.ops import pages
 from tileops.ops._torch_guards import tensor_check
 from tileops.ops.facts import CallFacts
 
@@ -121,9 +122,11 @@ def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     one.
 
     Half the price of ``torch.empty`` with its keyword arguments, and blind to a default device. None where
-    torch would choose another layout.
+    torch would choose another layout, and for large outputs, which `pages` allocates.
     """
     size = tuple(shape)
+    if pages.large_output(size, dtype, device):
+        return None
     expanded = torch.empty((), dtype=dtype, device=device).expand(size)
     dense = torch.empty_like(expanded, device="meta").stride()  # the layout, without allocating the memory
     return expanded if tuple(dense) == contiguous_strides(size) else None
@@ -134,6 +137,8 @@ def allocator(output: OutputSpec, device: torch.device) -> Callable[[], torch.Te
     if output is None:
         return lambda: None
     shape, dtype = output
+    if pages.large_output(shape, dtype, device):
+        return lambda: pages.allocate(shape, dtype)
     return lambda: torch.empty(shape, dtype=dtype, device=device)
 
 
