@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from tests.ptx.ptxsim import GlobalMemory, Machine, Program, launch, parse
-from tileops.jit.cuda import compile_program, compile_to_ptx, cuda_target
+from tileops.jit.cuda import compile_to_ptx, cuda_target
+from tileops.jit.cuda.compile import assemble
 from tileops.jit.cuda.loader import pack_arguments
 from tileops.jit.program import Program as JitProgram
 from tileops.kernels.base import DeviceFacts, Kernel, TensorSpec
@@ -45,7 +46,7 @@ def parsed(program: JitProgram, arch: str) -> Program:
 @functools.cache
 def facts_of(program: JitProgram, arch: str) -> Mapping[str, Any]:
     """What the assembler says about a program."""
-    return compile_program(program, cuda_target(arch)).facts
+    return assemble(ptx_of(program, arch), program, cuda_target(arch)).facts
 
 
 @dataclass

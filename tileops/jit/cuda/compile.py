@@ -46,17 +46,25 @@ def compile_program(program: Program, target: CudaTarget) -> Artifact:
         KernelCompileError: the compilers are missing, or refuse the kernel; the message ends with their log.
     """
     start = time.perf_counter()
-    ptx, entry = _ptx(program, target)
+    artifact = assemble(compile_to_ptx(program, target), program, target)
+    return Artifact(artifact.parts, {**artifact.facts, "seconds": round(time.perf_counter() - start, 4)})
+
+
+def assemble(ptx: str, program: Program, target: CudaTarget) -> Artifact:
+    """The artifact of PTX that `compile_to_ptx` made; it lacks the fact `seconds`.
+
+    Raises:
+        KernelCompileError: the assembler refuses it.
+    """
     cubin, log = _link(ptx, target, program)
     resources = parse_resources(log)
     facts = {
-        "entry": entry,
+        "entry": _entry_name(program),
         "arch": target.arch,
         "args": program.args,
         "block": program.block,
         "dynamic_smem": program.dynamic_smem,
         **vars(resources),
-        "seconds": round(time.perf_counter() - start, 4),
     }
     return Artifact({"cubin": cubin}, facts)
 
@@ -67,10 +75,6 @@ def compile_to_ptx(program: Program, target: CudaTarget) -> str:
     Raises:
         KernelCompileError: the compilers are missing or refuse the kernel.
     """
-    return _ptx(program, target)[0]
-
-
-def _ptx(program: Program, target: CudaTarget) -> tuple[str, str]:
     if program.device != "cuda" or program.block < 32 or program.block % 32 or program.block > 1024:
         raise KernelCompileError(
             f"{program}: device={program.device!r}, block={program.block}: a CUDA block has 32 to 1024 "
@@ -85,21 +89,24 @@ def _ptx(program: Program, target: CudaTarget) -> tuple[str, str]:
             raise KernelCompileError(
                 f"{program} for {target.arch}: {type(error).__name__}: {error}"
             ) from error
-    return _with_stable_names(text, program.name)
+    return _with_stable_names(text, _entry_name(program))
 
 
-def _with_stable_names(ptx: str, name: str) -> tuple[str, str]:
+def _entry_name(program: Program) -> str:
+    return f"tileops_{program.name}"
+
+
+def _with_stable_names(ptx: str, entry: str) -> str:
     """The PTX with an entry name that does not depend on the process, and without Numba's environment
     pointer, so that equal programs give equal bytes.
     """
     match = re.search(r"\.entry\s+([\w$]+)", ptx)
     if match is None:
-        raise KernelCompileError(f"{name}: the compiled PTX has no entry")
-    entry = f"tileops_{name}"
+        raise KernelCompileError(f"{entry}: the compiled PTX has no entry")
     ptx = re.sub(
         r"^\.(?:common|visible|weak) \.global [^;]*_ZN08NumbaEnv[^;]*;\n", "", ptx, flags=re.MULTILINE
     )
-    return ptx.replace(match[1], entry), entry
+    return ptx.replace(match[1], entry)
 
 
 def _link(ptx: str, target: CudaTarget, program: Program) -> tuple[bytes, str]:

@@ -83,6 +83,12 @@ class CudaEmitter(Emitter):
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         return self.builder.fma(a, b, c)
 
+    def fma_exact(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        return self.fma(a, b, c)
+
+    def reciprocal_lp(self, x: ir.Value) -> ir.Value:
+        return self.unary_ptx("rcp.approx.ftz.f32", x)
+
     def sqrt(self, x: ir.Value) -> ir.Value:
         return self.unary_ptx("sqrt.rn.f32", x)
 

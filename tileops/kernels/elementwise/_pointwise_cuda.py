@@ -18,7 +18,7 @@ def dense(function: str, dtype: str, width: int, scalars: int) -> Callable[..., 
     load, store, load_one, store_one = strip.load, strip.store, element.load, element.store
     size, per_strip = lang.ITEMSIZE[dtype], strip.elements
 
-    def kernel(a, b, out, count, *scalars):  # type: ignore[no-untyped-def]
+    def kernel(a, b, out, count, *scalars):
         first = lang.block_index() * lang.block_size() + lang.thread_index()
         stride = lang.grid_size() * lang.block_size()
         strips = count // per_strip
@@ -51,7 +51,7 @@ def strided(function: str, dtype: str, width: int, axes: int, scalars: int) -> C
     words = axes * 3
     scalar_width = strip.elements == 1
 
-    def kernel(a, b, out, count, *rest):  # type: ignore[no-untyped-def]
+    def kernel(a, b, out, count, *rest):
         geometry, scalars = rest[:words], rest[words:]
         i = lang.block_index() * lang.block_size() + lang.thread_index()
         stride = lang.grid_size() * lang.block_size()

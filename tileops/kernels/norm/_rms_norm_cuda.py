@@ -49,7 +49,7 @@ def held_rows(
     step = threads_per_row * width
     rows_per_block = threads // threads_per_row
 
-    def kernel(x, weight, out, rows, row_bytes, x_step, share, eps):  # type: ignore[no-untyped-def]
+    def kernel(x, weight, out, rows, row_bytes, x_step, share, eps):
         row_of_block, thread = lang.divide(lang.thread_index(), threads_per_row)
         offset = thread * width
         left = row_bytes - offset
@@ -83,7 +83,7 @@ def streamed_rows(dtype: str, width: int, vectors: int, threads: int) -> Callabl
     step = threads * width
     stride = step * vectors
 
-    def kernel(x, weight, out, rows, row_bytes, x_step, share, eps):  # type: ignore[no-untyped-def]
+    def kernel(x, weight, out, rows, row_bytes, x_step, share, eps):
         first = lang.thread_index() * width
         row = lang.block_index()
         while row < rows:
@@ -125,7 +125,7 @@ def strided_rows(dtype: str, axes: int, threads: int) -> Callable[..., None]:
     mean = lang.traced(_mean, 3)
     itemsize, row_words = lang.ITEMSIZE[dtype], axes * 2
 
-    def kernel(x, weight, out, rows, count, share, eps, *geometry):  # type: ignore[no-untyped-def]
+    def kernel(x, weight, out, rows, count, share, eps, *geometry):
         row_geometry, inner = geometry[:row_words], geometry[row_words:]
         thread = lang.thread_index()
         row = lang.block_index()

@@ -44,7 +44,7 @@ def rotate(dtype: str, width: int, pairs: str, positions: str) -> Callable[..., 
     load_id = lang.load_i64 if positions == "i64" else lang.load_i32
     sequence = positions == "sequence"
 
-    def kernel(  # type: ignore[no-untyped-def]
+    def kernel(
         x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim, pair_step,
         partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio,
     ):  # fmt: skip
