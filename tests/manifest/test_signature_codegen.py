@@ -597,3 +597,24 @@ def test_list_defaults_are_not_shared() -> None:
     ]
     with pytest.raises(CheckError, match=r"outputs.output.shape: sizes is \[-1\]"):
         signature.construct(sizes=[-1])
+
+
+def test_a_rule_speaks_before_the_let_that_it_guards() -> None:
+    toy = entry(
+        simple(
+            """
+            forall: {N: Dim}
+            params: {groups: {type: int}}
+            inputs: {x: {dtype: float32, shape: "[N]"}}
+            outputs: {output: {dtype: float32, shape: "[per_group]"}}
+            let: {doubled: "2 * per_group", per_group: "64 // groups"}
+            shape_rules: ["groups > 0", "doubled >= 8"]
+            """
+        )
+    )
+    signature = CallSignature(toy)
+    with pytest.raises(CheckError, match=r"shape_rules\[0\]: 'groups > 0' does not hold for groups=0"):
+        signature.construct(groups=0)
+    with pytest.raises(CheckError, match=r"shape_rules\[1\]: 'doubled >= 8' does not hold for doubled=4"):
+        signature.construct(groups=32)
+    assert signature.check_call(signature.construct(groups=2), (empty(3),)).outputs[0].shape == (32,)

@@ -11,7 +11,6 @@ from typing import Any
 from tileops.manifest.branch import (
     BranchError,
     Discriminant,
-    construction_values,
     discriminant_names,
     is_domain_restriction,
     point_facts,
@@ -121,6 +120,17 @@ def bind_parameters(
     return values
 
 
+def _define(lets: tuple[tuple[str, Expr], ...], expr: Expr, scope: dict[str, Any]) -> None:
+    """Gives values to the lets that `expr` reads, and to no others: a rule may be what makes them defined."""
+    needed = set(expr.names)
+    for name, definition in reversed(lets):
+        if name in needed:
+            needed |= definition.names
+    for name, definition in lets:
+        if name in needed and name not in scope:
+            scope[name] = evaluate(definition, scope)
+
+
 def check_construction(
     checks: ConstructionChecks, failures: Failures, signature: Signature, values: Mapping[str, Any]
 ) -> None:
@@ -139,23 +149,14 @@ def check_construction(
         raise failures.restriction(rule.where, rule.source, shown(rule))
     sources = {rule.where: rule for rule in signature.shape_rules}
     try:
-        for name, expr in checks.lets:
-            scope[name] = evaluate(expr, scope)
         for rule in checks.rules:
+            _define(checks.lets, rule, scope)
             if not evaluate(rule, scope):
                 raise failures.rule(rule.where, rule.source, shown(sources[rule.where]))
         for where, expr, spliced in checks.sizes:
+            _define(checks.lets, expr, scope)
             size = evaluate(expr, scope)
             if any(item < 0 for item in (size if spliced else [size])):
                 raise failures.negative(where, expr.text, size)
     except EvaluationError as error:
         raise failures.undefined(error.where, error) from None
-
-
-__all__ = [
-    "ConstructionChecks",
-    "bind_parameters",
-    "check_construction",
-    "construction_checks",
-    "construction_values",
-]

@@ -18,7 +18,6 @@ from tileops.manifest.branch import Branch
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Roofline
 from tileops.manifest.expr import evaluate, fold
-from tileops.manifest.signature import OUT
 
 TensorFacts = tuple[tuple[int, ...], str]
 
@@ -149,6 +148,3 @@ def formula_function(path: str) -> Callable[[CallView], tuple[int, int]]:
     if not callable(function):
         raise ManifestError(f"roofline.func: there is no function {path}")
     return function
-
-
-__all__ = ["OUT", "CallView", "evaluate_roofline", "formula_function", "output_facts", "traffic"]

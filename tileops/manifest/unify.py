@@ -38,9 +38,9 @@ def unify(
 
     Args:
         op: name of the operator, for errors.
-        plan: of the call's branch.
+        plan: of the call's branch, or of its construction-time part (`tileops.manifest.plan.plan_held`).
         params: value of every scalar parameter; dtypes by name.
-        tensors: ``name -> (shape, dtype name)`` of every input that is passed.
+        tensors: ``name -> (shape, dtype name)`` of every tensor that the plan's branch has.
 
     Returns:
         Parameters, indices and lets by name.
@@ -48,13 +48,6 @@ def unify(
     Raises:
         CheckError: the tensors do not fit the signature.
     """
-    return _Unifier(op, plan, params, tensors).run()
-
-
-def unify_held(
-    op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]
-) -> dict[str, Any]:
-    """Like `unify` for the construction-time part of a plan (`tileops.manifest.plan.plan_held`)."""
     return _Unifier(op, plan, params, tensors).run()
 
 

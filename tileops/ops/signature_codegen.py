@@ -58,7 +58,7 @@ from tileops.manifest.failures import Failures
 from tileops.manifest.plan import plan_branch, plan_held
 from tileops.manifest.roofline import CallView, evaluate_roofline, traffic
 from tileops.manifest.signature import REQUIRED
-from tileops.manifest.unify import unify_held
+from tileops.manifest.unify import unify
 from tileops.ops.codegen import runtime
 from tileops.ops.codegen.emit import TorchNames, emit_call_check
 from tileops.ops.codegen.runtime import Checked, Output
@@ -218,7 +218,7 @@ class CallSignature:
         branch = construction_branch(self._signature, self._choices, point)
         facts = {name: (tuple(values[name].shape), _DTYPE_NAMES[values[name].dtype]) for name in branch.held}
         scalars = {name: values[name] for name in self._signature.scalars}
-        unify_held(self.name, plan_held(branch), scalars, facts)
+        unify(self.name, plan_held(branch), scalars, facts)
 
     # --- calls ---
 
