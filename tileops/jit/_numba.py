@@ -111,7 +111,7 @@ def _private_names() -> Any:
     ):
         getattr(owner, name)
 
-    class Codegen(codegen.AOTCPUCodegen):  # type: ignore[misc]
+    class Codegen(codegen.AOTCPUCodegen):
         """Generates position-independent objects for a chosen CPU."""
 
         def __init__(self, target: CpuTarget) -> None:
@@ -121,7 +121,7 @@ def _private_names() -> Any:
         def _customize_tm_features(self) -> str:
             return self._target_cpu.features
 
-    class TargetContext(cpu.CPUContext):  # type: ignore[misc]
+    class TargetContext(cpu.CPUContext):
         """Numba's CPU context, with the small part of the language that kernels use."""
 
         def __init__(self, typing_context: Any, target: CpuTarget) -> None:
@@ -130,7 +130,7 @@ def _private_names() -> Any:
 
         def init(self) -> None:
             self.is32bit = False
-            self._internal_codegen = Codegen(self._compile_target)
+            self._internal_codegen: Any = Codegen(self._compile_target)
 
         def load_additional_registries(self) -> None:
             # Importing these registers the implementations of numbers, ranges, tuples and `math`.
@@ -139,17 +139,35 @@ def _private_names() -> Any:
 
             self.install_registry(mathimpl.registry)
 
+        def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+            try:
+                return super().get_function(fn, sig, _firstcall)
+            except NotImplementedError:
+                # Functions that are themselves Python (`int`, anything under `njit`) were compiled by Numba's
+                # global context, and are linked from there.
+                from numba.core.registry import cpu_target
+
+                key = fn.get_impl_key(sig) if isinstance(fn, types.Callable) else fn
+                elsewhere = cpu_target.target_context._defns
+                if key not in elsewhere:
+                    raise
+                self._defns[key] = elsewhere[key]
+                return super().get_function(fn, sig, False)
+
     class Compiler:
         def __init__(self, target: CpuTarget) -> None:
             self.typing = typing.Context()
             self.target = TargetContext(self.typing, target)
             self.flags = compiler.Flags()
-            self.flags.no_cpython_wrapper = True
-            self.flags.no_cfunc_wrapper = True
-            self.flags.no_compile = True
-            self.flags.nrt = False
-            self.flags.error_model = "numpy"
-            self.flags.boundscheck = False
+            for name, value in (
+                ("no_cpython_wrapper", True),
+                ("no_cfunc_wrapper", True),
+                ("no_compile", True),  # code is emitted, not executed
+                ("nrt", False),
+                ("error_model", "numpy"),
+                ("boundscheck", False),
+            ):
+                setattr(self.flags, name, value)
 
         def compile(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> CompiledFunction:
             self.target.refresh()
@@ -193,7 +211,7 @@ def _compile_publicly(
             f"kernels were already compiled for {_public_target} in this process; with Numba "
             f"{numba.__version__} a second target ({target}) needs a process of its own"
         )
-    compiled = numba.cfunc(types.void(*signature), error_model="numpy", boundscheck=False)(function)
+    compiled = numba.cfunc(types.void(*signature), error_model="numpy")(function)
     symbol = compiled.native_name
     module = llvm.parse_assembly(compiled.inspect_llvm())
     machine = target_machine(target)

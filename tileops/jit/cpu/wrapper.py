@@ -32,6 +32,7 @@ PYTHON_SYMBOLS = (
     "PyEval_RestoreThread",
     "Py_IncRef",
     "PyExc_TypeError",
+    "PyExc_RuntimeError",
     "_Py_NoneStruct",
 )
 PARALLEL_SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
@@ -55,22 +56,20 @@ def wrapper_ir(
     declared = ", ".join(["i64", "i64", "i64", *types])
     passed = "".join(f", {type_} %a{i}" for i, type_ in enumerate(types))
     formal = "".join(f", {type_} %a{i}" for i, type_ in enumerate(types))
-    block = "{ " + ", ".join(["i64", *types]) + " }"
+    block = "{ " + ", ".join(["i64", *types, "i32"]) + " }"
 
     if convention == "numba":
         declaration = f"declare i32 @{quoted(symbol)}(ptr, ptr, {declared})"
-
-        def run(begin: str, end: str, tid: str) -> str:
-            return (
-                "  %result = alloca ptr\n  %error = alloca ptr\n"
-                f"  %status = call i32 @{quoted(symbol)}(ptr %result, ptr %error, "
-                f"i64 {begin}, i64 {end}, i64 {tid}{passed})\n"
-            )
+        call = f"""
+  %result = alloca ptr
+  %error = alloca ptr
+  %status = call i32 @{quoted(symbol)}(ptr %result, ptr %error, i64 %begin, i64 %end, i64 %tid{passed})
+  ret i32 %status"""
     else:
         declaration = f"declare void @{quoted(symbol)}({declared})"
-
-        def run(begin: str, end: str, tid: str) -> str:
-            return f"  call void @{quoted(symbol)}(i64 {begin}, i64 {end}, i64 {tid}{passed})\n"
+        call = f"""
+  call void @{quoted(symbol)}(i64 %begin, i64 %end, i64 %tid{passed})
+  ret i32 0"""
 
     unpack = "".join(
         f"  %p{i} = getelementptr {block}, ptr %block, i32 0, i32 {i + 1}\n"
@@ -93,17 +92,13 @@ declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
 @PyExc_TypeError = external global ptr
+@PyExc_RuntimeError = external global ptr
 @_Py_NoneStruct = external global i8
 {declaration}
 
 {_message(name, args)}
 
-define internal void @serial(i64 %n{formal}) {{
-{run("0", "%n", "0")}  ret void
-}}
-
-define internal void @share(i64 %begin, i64 %end, i64 %tid{formal}) {{
-{run("%begin", "%end", "%tid")}  ret void
+define internal i32 @body(i64 %begin, i64 %end, i64 %tid{formal}) {{{call}
 }}
 
 ; One thread of the team: the units [tid * chunk, min((tid + 1) * chunk, n)).
@@ -125,24 +120,32 @@ define internal void @member(ptr %block) {{
   %any = icmp slt i64 %begin, %end
   br i1 %any, label %work, label %out
 work:
-{unpack}  call void @share(i64 %begin, i64 %end, i64 %tid{passed})
+{unpack}  %status = call i32 @body(i64 %begin, i64 %end, i64 %tid{passed})
+  %good = icmp eq i32 %status, 0
+  br i1 %good, label %out, label %failed
+failed:
+  %verdict = getelementptr {block}, ptr %block, i32 0, i32 {len(types) + 1}
+  store i32 %status, ptr %verdict
   br label %out
 out:
   ret void
 }}
 
-define internal void @run(i64 %threads, i64 %n{formal}) {{
+define internal i32 @run(i64 %threads, i64 %n{formal}) {{
   %block = alloca {block}, align 16
   %alone = icmp sle i64 %threads, 1
   br i1 %alone, label %one, label %team
 one:
-  call void @serial(i64 %n{passed})
-  ret void
+  %status = call i32 @body(i64 0, i64 %n, i64 0{passed})
+  ret i32 %status
 team:
   store i64 %n, ptr %block
-{pack}  %threads32 = trunc i64 %threads to i32
+{pack}  %verdict = getelementptr {block}, ptr %block, i32 0, i32 {len(types) + 1}
+  store i32 0, ptr %verdict
+  %threads32 = trunc i64 %threads to i32
   call void @GOMP_parallel(ptr @member, ptr %block, i32 %threads32, i32 0)
-  ret void
+  %worst = load i32, ptr %verdict
+  ret i32 %worst
 }}
 
 {_python_function(args, passed)}
@@ -156,10 +159,16 @@ def quoted(symbol: str) -> str:
 
 def _message(name: str, args: Sequence[str]) -> str:
     kinds = "".join(f", {kind}" for kind in args)
-    text = f"{name}: launch(threads, n{kinds}) takes {len(args) + 2} arguments, got %zd".replace(
-        "\\", ""
-    ).replace('"', "")
-    return f'@message = private constant [{len(text) + 1} x i8] c"{text}\\00"'
+    wrong = f"{name}: launch(threads, n{kinds}) takes {len(args) + 2} arguments, got %zd"
+    return (
+        _string("message", wrong)
+        + "\n"
+        + _string("raised_message", f"{name}: the kernel raised an exception")
+    )
+
+
+def _string(symbol: str, text: str) -> str:
+    return f'@{symbol} = private constant [{len(text) + 1} x i8] c"{text}\\00"'
 
 
 def _python_function(args: Sequence[str], passed: str) -> str:
@@ -204,12 +213,20 @@ go:
   br i1 %release, label %free, label %hold
 free:
   %state = call ptr @PyEval_SaveThread()
-  call void @run(i64 %threads, i64 %n{passed})
+  %status1 = call i32 @run(i64 %threads, i64 %n{passed})
   call void @PyEval_RestoreThread(ptr %state)
-  br label %done
+  br label %finished
 hold:
-  call void @run(i64 1, i64 %n{passed})
-  br label %done
+  %status0 = call i32 @run(i64 1, i64 %n{passed})
+  br label %finished
+finished:
+  %status = phi i32 [ %status1, %free ], [ %status0, %hold ]
+  %fine = icmp eq i32 %status, 0
+  br i1 %fine, label %done, label %raised
+raised:
+  %runtime = load ptr, ptr @PyExc_RuntimeError
+  %ignored1 = call ptr (ptr, ptr, ...) @PyErr_Format(ptr %runtime, ptr @raised_message)
+  br label %fail
 done:
   call void @Py_IncRef(ptr @_Py_NoneStruct)
   ret ptr @_Py_NoneStruct

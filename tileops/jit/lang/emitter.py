@@ -165,7 +165,7 @@ class Emitter:
 
         For error-free transformations; the detour may round a tie differently, by half an ulp of the result.
         """
-        if self.target is None or self.target.has_fma:
+        if self.target.has_fma:
             return self.fma(a, b, c)
         build, wide = self.builder, _kind(a.type).of("f64").ir
         a, b, c = (build.fpext(value, wide) for value in (a, b, c))
@@ -210,7 +210,7 @@ class Emitter:
 
     def reciprocal_lp(self, x: ir.Value) -> ir.Value:
         """``1 / x`` to a relative error of 2**-14, for normal `x` with a normal reciprocal, and NaN."""
-        if self.target.has_avx512 and _kind(x.type).lanes == 16:
+        if _kind(x.type).lanes == 16:
             name = "llvm.x86.avx512.rcp14.ps.512"
             return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
         return self.builder.fdiv(constant(_kind(x.type), 1.0), x)

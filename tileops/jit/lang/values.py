@@ -192,7 +192,7 @@ def as_kind(value: Value | Number, kind: Kind) -> Value:
             raise TypeError(f"expected a number or a traced value, got {type(value).__name__}")
         if not kind.is_float and int(value) != value:
             raise TypeError(f"{value!r} is not an integer, but {kind} is needed")
-        return Value(constant(kind, value), kind)
+        return Value(constant(kind, float(value) if kind.is_float else int(value)), kind)
     if value.kind == kind:
         return value
     if value.kind.is_vector:

@@ -55,26 +55,37 @@ def numba_type(kind: Kind) -> types.Type:
     return VecType(kind) if kind.is_vector else _NUMBA[kind.element]
 
 
-def _kinds(type_: types.Type) -> Any:
+def _items(type_: Any) -> list[Any]:
+    """The types of the items of a tuple type."""
+    return list(type_)
+
+
+def _signed(type_: Any) -> bool:
+    return bool(type_.signed)
+
+
+def _kinds(type_: Any) -> Any:
     """The kind of `type_`, a tuple of them for a tuple, None where the vocabulary has no such type."""
     type_ = types.unliteral(type_)
     if isinstance(type_, VecType):
         return type_.kind
     if isinstance(type_, types.BaseTuple):
-        items = tuple(_kinds(item) for item in type_)
+        items = tuple(_kinds(item) for item in _items(type_))
         return None if None in items else items
     if type_ in _SCALARS:
         return Kind(_SCALARS[type_])
     return Kind("i64") if isinstance(type_, types.Integer) else None
 
 
-def _wrap(type_: types.Type, value: ir.Value, builder: ir.IRBuilder) -> Any:
+def _wrap(type_: Any, value: ir.Value, builder: ir.IRBuilder) -> Any:
     """The tracer value (or tuple of them) of a Numba value."""
     type_ = types.unliteral(type_)
     if isinstance(type_, types.BaseTuple):
-        return tuple(_wrap(item, builder.extract_value(value, i), builder) for i, item in enumerate(type_))
+        return tuple(
+            _wrap(item, builder.extract_value(value, i), builder) for i, item in enumerate(_items(type_))
+        )
     if isinstance(type_, types.Integer) and value.type.width not in (32, 64):
-        value = builder.sext(value, ir.IntType(64)) if type_.signed else builder.zext(value, ir.IntType(64))
+        value = builder.sext(value, ir.IntType(64)) if _signed(type_) else builder.zext(value, ir.IntType(64))
     return Value(value)
 
 
@@ -110,13 +121,13 @@ def _dry_run(function: Callable[..., Any], kinds: tuple[Any, ...]) -> types.Type
         return _result_type(function(*args))
 
 
-def _pack(result: Any, type_: types.Type, builder: ir.IRBuilder, numba_context: Any) -> ir.Value:
+def _pack(result: Any, type_: Any, builder: ir.IRBuilder, numba_context: Any) -> ir.Value:
     if result is None:
         return numba_context.get_dummy_value()
     if isinstance(result, tuple | list):
         items = [
             _pack(item, item_type, builder, numba_context)
-            for item, item_type in zip(result, type_, strict=True)
+            for item, item_type in zip(result, _items(type_), strict=True)
         ]
         return numba_context.make_tuple(builder, type_, items)
     return result.ir
@@ -145,7 +156,8 @@ class Word:
         self.parameters = tuple(parameters) if parameters is not None else None
         self.returns = returns
         self._typed: dict[Any, types.Type] = {}
-        functools.update_wrapper(self, function)
+        self.__name__: str = function.__name__
+        self.__doc__ = function.__doc__
         _register(self)
 
     def __call__(self, *args: Any) -> Any:
@@ -216,18 +228,10 @@ def composite(function: Callable[..., Any]) -> Word:
 
 # -- operators on vectors in Numba bodies -------------------------------------------------------------------
 
-_OPERATORS = (
-    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.and_, operator.or_, operator.xor),
-    *(
-        operator.lshift,
-        operator.rshift,
-        operator.lt,
-        operator.le,
-        operator.gt,
-        operator.ge,
-        operator.eq,
-        operator.ne,
-    ),
+_OPERATORS: tuple[Callable[..., Any], ...] = (
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.lshift, operator.rshift),
+    *(operator.and_, operator.or_, operator.xor),
+    *(operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
 )
 _INPLACE = {
     operator.iadd: operator.add,
@@ -276,7 +280,7 @@ for _operator in _OPERATORS:
     _register_operator(_operator, _operator, 2)
 for _operator, _meaning in _INPLACE.items():
     _register_operator(_operator, _meaning, 2)
-for _operator in (operator.neg, operator.invert):
-    _register_operator(_operator, _operator, 1)
+_register_operator(operator.neg, operator.neg, 1)
+_register_operator(operator.invert, operator.invert, 1)
 
 __all__ = ["Lockstep", "VecType", "Word", "composite", "numba_type", "word"]
