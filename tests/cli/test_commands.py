@@ -62,17 +62,17 @@ def test_show_explains_an_operator_by_any_of_its_names():
 
 @pytest.mark.in_tree_kernels
 def test_warm_fills_the_cache_that_ls_lists(tmp_path):
-    first = json.loads(tileops("warm", "AddFwdOp", "--jobs", "1", "--json", cache=tmp_path))
+    first = json.loads(tileops("warm", "RMSNormFwdOp", "--jobs", "1", "--json", cache=tmp_path))
     assert first["compiled"] > 0
     assert first["failed"] == []
-    again = json.loads(tileops("warm", "AddFwdOp", "--jobs", "1", "--json", cache=tmp_path))
+    again = json.loads(tileops("warm", "RMSNormFwdOp", "--jobs", "1", "--json", cache=tmp_path))
     assert (again["compiled"], again["present"]) == (0, first["compiled"])
     entries = json.loads(tileops("cache", "ls", "--json", cache=tmp_path))
     assert len(entries) == first["compiled"]
     for entry in entries:
         assert list(entry) == ["key", "op", "device", "arch", "dtype", "identity", "size", "last_used"]
-        assert (entry["op"], entry["device"]) == ("AddFwdOp", "cpu")
-    assert "AddFwdOp" in tileops("cache", "ls", cache=tmp_path)
+        assert (entry["op"], entry["device"]) == ("RMSNormFwdOp", "cpu")
+    assert "RMSNormFwdOp" in tileops("cache", "ls", cache=tmp_path)
     info = json.loads(tileops("cache", "info", "--json", cache=tmp_path))
     assert (info["state"], info["entries"]) == ("ok", len(entries))
     assert "removed" in tileops("cache", "clear", "--yes", cache=tmp_path)
@@ -138,13 +138,13 @@ def test_an_error_is_one_clean_line_and_exit_code_1():
 @pytest.mark.in_tree_kernels
 def test_an_exported_cache_serves_where_compiling_is_forbidden(tmp_path):
     bundle = tmp_path / "kernels.tobundle"
-    tileops("warm", "AddFwdOp", "--jobs", "1", cache=tmp_path / "made")
+    tileops("warm", "RMSNormFwdOp", "--jobs", "1", cache=tmp_path / "made")
     facts = json.loads(tileops("cache", "export", str(bundle), "--json", cache=tmp_path / "made"))
     assert facts["kernels"] > 0
     code = (
-        "import torch; from tileops.elementwise import AddFwdOp\n"
+        "import torch; from tileops.norm import RMSNormFwdOp\n"
         "x = torch.ones(3, 4)\n"
-        "assert torch.equal(AddFwdOp()(x, x), x + x)"
+        "assert torch.equal(RMSNormFwdOp(normalized_shape=(4,), eps=0.0)(x, x[0]), x)"
     )
     env = {
         "TILEOPS_CACHE_PATH": str(bundle),

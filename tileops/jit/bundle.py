@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -50,12 +51,10 @@ class Bundle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("rb")  # kept open: a bundle that is replaced stays readable to the end
-        try:
-            self.manifest = self._read_manifest()
-        except BaseException:
-            self._file.close()
-            raise
+        # Kept open: a bundle whose file is replaced stays readable to the end.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+        self.manifest = self._read_manifest()
         self._kernels: Mapping[str, Any] = self.manifest["kernels"]
         self._records: Mapping[str, Any] = self.manifest["records"]
 
@@ -85,18 +84,18 @@ class Bundle:
         if place is None:
             return None
         try:
-            data = os.pread(self._file.fileno(), place["size"], place["offset"])
+            data = os.pread(self._file, place["size"], place["offset"])
         except OSError:
             return None  # a miss, as for any store
         return data if len(data) == place["size"] else None
 
     def _read_manifest(self) -> dict[str, Any]:
         try:
-            head = os.pread(self._file.fileno(), _BLOCK, 0)
+            head = os.pread(self._file, _BLOCK, 0)
             member = tarfile.TarInfo.frombuf(head, "utf-8", "strict")
             if member.name != _MANIFEST or member.size > _MANIFEST_LIMIT:
                 raise BundleError(f"{self.path} is a tar archive, but not a bundle")
-            text = os.pread(self._file.fileno(), member.size, _BLOCK)
+            text = os.pread(self._file, member.size, _BLOCK)
             manifest: dict[str, Any] = json.loads(text)
             checksum = manifest.pop("sha256")
             if manifest["format"] != FORMAT:
