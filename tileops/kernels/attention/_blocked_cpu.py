@@ -1,9 +1,10 @@
 """Blocked attention on the CPU: what runs on the device. Two programs: pack keys and values, then attend.
 
-Scores are computed transposed, keys by queries, so that a query is a lane: its maximum and its sum are lanes of one
-vector, masking compares a key with a vector of limits, and the weights leave the softmax in the layout in which the
-second product wants them. The query heads that share a key/value head are folded into the queries. The online softmax
-follows Dao et al., "FlashAttention" (2022); Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+Scores are computed transposed, keys by queries, so that a query is a lane: its maximum and its sum are lanes of
+one vector, masking compares a key with a vector of limits, and the weights leave the softmax in the layout in
+which the second product wants them. The query heads that share a key/value head are folded into the queries.
+The online softmax follows Dao et al., "FlashAttention" (2022), after Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (2018).
 """
 
 from __future__ import annotations
@@ -11,30 +12,33 @@ from __future__ import annotations
 import math
 
 from tileops.jit import lang
+from tileops.jit.lang.pairs import join_bf16
 from tileops.kernels.attention import _panels
 from tileops.kernels.attention._panels import BLOCK_ROWS, ROW_BYTES, TILE_BYTES, TILE_ROWS, TILE_WORDS
 
 _LOG2E = math.log2(math.e)
-
 
 lesser = lang.traced(lambda a, b: lang.select(a < b, a, b), 2)
 greater = lang.traced(lambda a, b: lang.select(a > b, a, b), 2)
 
 
 def pack(dtype: str, form: str, dense: bool):
-    """Body over (batch entry, key/value head, block of 32 keys): keys as tiles of 16 keys, values as tiles of 16 head
-    elements by keys. Keys from S_kv on and elements from head_dim on are zeros.
+    """Body over (batch entry, key/value head, block of 32 keys).
 
-    `geometry` is ``S_kv, H_kv, head_dim, padded head_dim``, then the byte steps of k and of v over B, S, H, D.
+    Keys become tiles of 16 keys, values tiles of 16 head elements by keys, both of `form` (see `_panels`). Keys
+    from S_kv on and elements from head_dim on are zeros.
+
+    `geometry` is ``S_kv, H_kv, head_dim, padded head_dim``, then the byte steps of k and v over B, S, H, D.
     """
     load_i64 = lang.load_i64
-    pairs = form != "floats"
-    element_bytes = 2 if pairs else 4
-    tile_keys = TILE_WORDS * (2 if pairs else 1)
+    pairs, parts = form != "floats", _panels.parts_of(form)
+    word_elements = 2 if pairs else 1
+    tile_keys = TILE_WORDS * word_elements
+    block_tiles = BLOCK_ROWS // tile_keys
     lanes = lang.lanes()
     copy_row = _panels.copy_row(dtype, form, dense)
     copy_floats = _panels.copy_row(dtype, "floats", dense)
-    pair_rows = _panels.pair_rows(dtype if dense else "f32")
+    pair_rows = _panels.pair_rows(dtype if dense else "f32", form)
     fill_row = _panels.fill_row()
     transpose = _panels.transpose()
 
@@ -48,58 +52,60 @@ def pack(dtype: str, form: str, dense: bool):
         v_b, v_s = load_i64(geometry + 64), load_i64(geometry + 72)
         v_h, v_d = load_i64(geometry + 80), load_i64(geometry + 88)
         blocks = (S_kv + BLOCK_ROWS - 1) // BLOCK_ROWS
-        words = padded * element_bytes // 4
-        row_of_tiles = words * ROW_BYTES
-        zeros = scratch + tid * scratch_bytes  # then 16 rows of words, then two rows of float32
+        words = padded // word_elements
+        key_part = words * ROW_BYTES
+        block_bytes = BLOCK_ROWS * words * parts * 4
+        # Values of 16 head elements lie together for all keys: the second product streams along the keys.
+        value_part = blocks * block_tiles * TILE_BYTES
+        stage_part = TILE_ROWS * padded * 4
+        zeros = scratch + tid * scratch_bytes  # then the rows of a tile in words, then two rows of float32
         stage = zeros + padded * 4
-        low_row = stage + TILE_ROWS * padded * 4
+        low_row = stage + parts * stage_part
         high_row = low_row + padded * 4
         fill_row(padded, zeros, ROW_BYTES)
-        block_bytes = BLOCK_ROWS * padded * element_bytes
-        value_row = blocks * (BLOCK_ROWS // tile_keys) * TILE_BYTES
         for unit in range(begin, end):
             block = unit % blocks
             head = unit // blocks % H_kv
             batch = unit // blocks // H_kv
             first = block * BLOCK_ROWS
             count = lesser(BLOCK_ROWS, S_kv - first)
-            out = packed_k + unit * block_bytes
             row = k + batch * k_b + head * k_h + first * k_s
             for r in range(BLOCK_ROWS):
-                place = out + r // TILE_ROWS * row_of_tiles + r % TILE_ROWS * ROW_BYTES
+                place = packed_k + unit * block_bytes
+                place += r // TILE_ROWS * parts * key_part + r % TILE_ROWS * ROW_BYTES
                 if r < count:
-                    copy_row(row + r * k_s, k_d, D, padded, place, TILE_BYTES)
+                    copy_row(row + r * k_s, k_d, D, padded, place, TILE_BYTES, key_part, low_row)
                 else:
-                    fill_row(words, place, TILE_BYTES)
-            # Values of one tile of head elements lie together for all keys: the second product streams along keys.
-            out = packed_v + unit // blocks * blocks * block_bytes + block * (BLOCK_ROWS // tile_keys) * TILE_BYTES
+                    fill_row(words * parts, place, TILE_BYTES)
             row = v + batch * v_b + head * v_h + first * v_s
-            for key in range(0, BLOCK_ROWS, tile_keys):
+            for i in range(block_tiles):
                 for w in range(TILE_WORDS):
                     place = stage + w * padded * 4
+                    r = i * tile_keys + w * word_elements
                     if pairs:
-                        r = key + 2 * w
                         low, high = zeros, zeros
                         if dense:
                             low = row + r * v_s if r < count else zeros
                             high = row + (r + 1) * v_s if r + 1 < count else zeros
                         else:
                             if r < count:
-                                copy_floats(row + r * v_s, v_d, D, padded, low_row, ROW_BYTES)
+                                copy_floats(row + r * v_s, v_d, D, padded, low_row, ROW_BYTES, 0, 0)
                                 low = low_row
                             if r + 1 < count:
-                                copy_floats(row + (r + 1) * v_s, v_d, D, padded, high_row, ROW_BYTES)
+                                copy_floats(row + (r + 1) * v_s, v_d, D, padded, high_row, ROW_BYTES, 0, 0)
                                 high = high_row
-                        pair_rows(low, high, D, padded, place)
-                    elif key + w < count:
-                        copy_row(row + (key + w) * v_s, v_d, D, padded, place, ROW_BYTES)
+                        pair_rows(low, high, D, padded, place, stage_part)
+                    elif r < count:
+                        copy_row(row + r * v_s, v_d, D, padded, place, ROW_BYTES, 0, 0)
                     else:
                         fill_row(padded, place, ROW_BYTES)
-                for d in range(0, padded, lanes):
-                    tile = out + d // TILE_ROWS * value_row + d % TILE_ROWS * ROW_BYTES
-                    for w in range(0, TILE_WORDS, lanes):
-                        transpose(stage + w * padded * 4 + d * 4, padded * 4, tile + w * 4, ROW_BYTES)
-                out += TILE_BYTES
+                out = packed_v + unit // blocks * blocks * block_bytes + (block * block_tiles + i) * TILE_BYTES
+                for part in range(parts):
+                    for d in range(0, padded, lanes):
+                        tile = out + (d // TILE_ROWS * parts + part) * value_part + d % TILE_ROWS * ROW_BYTES
+                        for w in range(0, TILE_WORDS, lanes):
+                            source = stage + part * stage_part + w * padded * 4 + d * 4
+                            transpose(source, padded * 4, tile + w * 4, ROW_BYTES)
 
     return body
 
@@ -107,16 +113,15 @@ def pack(dtype: str, form: str, dense: bool):
 def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, block_kv: int):
     """Body over (batch entry, key/value head, block of `block_q` queries) on what `pack` wrote.
 
-    `geometry` is ``S_q, S_kv, H_kv, group, head_dim, padded head_dim, window_left, window_right`` (-1 for all, the causal
-    limit folded into window_right) and the byte steps of q over B, S, H, D. `scale` multiplies the scores; with ``cap > 0``
-    they become ``cap * tanh(score / cap)``.
+    `geometry` is ``S_q, S_kv, H_kv, group, head_dim, padded head_dim, window_left, window_right`` (-1 for all, the
+    causal limit folded into window_right) and the byte steps of q over B, S, H, D. `scale` multiplies the scores;
+    with ``cap > 0`` they become ``cap * tanh(score / cap)``.
     """
     load_i64, store_i32 = lang.load_i64, lang.store_i32
     lanes = lang.lanes()
     vector = 4 * lanes
-    pairs = form != "floats"
-    amx = form == "amx"
-    element_bytes = 2 if pairs else 4
+    pairs, parts = form != "floats", _panels.parts_of(form)
+    word_elements = 2 if pairs else 1
     panels = block_q // lanes
     size = lang.itemsize(out_dtype)
     ld, st = lang.load("f32"), lang.store("f32")
@@ -124,11 +129,13 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
     copy_row, fill_row = _panels.copy_row(dtype, form, dense), _panels.fill_row()
     store_row, transpose = _panels.store_row(out_dtype), _panels.transpose()
     adjust, cap_scores, largest, scale_rows = _adjust(), _cap_scores(), _largest(), _scale_rows()
-    weigh = _weigh(form)
-    exp2 = lang.exp2_lp if dtype == "bf16" else lang.exp2_fast
-    start_tiles, end_tiles = _tile_registers(amx)
+    exp2 = lang.exp2_fast
+    start_tiles, end_tiles = _tile_registers(form.startswith("amx"))
     score_panel = block_kv * vector
-    weight_panel = block_kv * element_bytes // 4 * vector
+    weight_part = block_kv // word_elements * vector
+    weight_panel = parts * weight_part
+    tile_keys = TILE_WORDS * word_elements
+    weigh = _weigh(form, weight_part)
     LOG2E = _LOG2E
 
     def body(begin, end, tid, scale, cap, q, packed_k, packed_v, o, scratch, scratch_bytes, geometry):
@@ -141,24 +148,30 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
         shift = S_kv - S_q
         columns = S_q * group
         blocks = (columns + block_q - 1) // block_q
-        words = padded * element_bytes // 4
+        words = padded // word_elements
         depth = words // TILE_WORDS  # tiles along head_dim
-        head_bytes = (S_kv + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS * padded * element_bytes
-        value_row = head_bytes // (padded // TILE_ROWS)  # from the values of 16 head elements to the next 16
-        query_panel, out_panel = words * vector, padded * vector
+        key_blocks = (S_kv + BLOCK_ROWS - 1) // BLOCK_ROWS
+        key_bytes = words * parts * 4
+        key_part = words * ROW_BYTES
+        value_part = key_blocks * (BLOCK_ROWS // tile_keys) * TILE_BYTES
+        head_bytes = key_blocks * BLOCK_ROWS * key_bytes
+        query_part = words * vector
+        query_panel, out_panel = parts * query_part, padded * vector
 
         queries = scratch + tid * scratch_bytes
         scores = queries + panels * query_panel
         weights = scores + panels * score_panel
         outputs = weights + panels * weight_panel
-        rows = outputs + panels * out_panel
-        peaks = rows + lanes * padded * 4
+        spare = outputs + panels * out_panel
+        rows = spare + padded * 4
+        row_bytes = greater(key_bytes, padded * 4)
+        peaks = rows + lanes * row_bytes
         sums = peaks + panels * vector
         lows = sums + panels * vector
         highs = lows + panels * vector
 
-        # The scores are multiplied by `factor` inside the exponential. Where that would not keep their order (a scale
-        # that is not positive) or the cap needs them scaled, they are scaled beforehand.
+        # The scores are multiplied by `factor` inside the exponential. Where that would not keep their order (a
+        # scale that is not positive) or the cap needs them scaled, they are scaled beforehand.
         prescaled = cap > 0.0 or not scale > 0.0
         factor = LOG2E if prescaled else scale * LOG2E
         before = scale if prescaled else 1.0
@@ -166,7 +179,7 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
         start_tiles()
         for unit in range(begin, end):
             i = unit % blocks
-            # Late queries see more keys: pairing early with late ones gives any two threads about the same work.
+            # Late queries see more keys: early and late ones by turns give all threads about the same work.
             block = blocks - 1 - i // 2 if i & 1 else i // 2
             head = unit // blocks % H_kv
             batch = unit // blocks // H_kv
@@ -177,20 +190,20 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
             for j in range(2 * pairs_used):
                 for lane in range(lanes):
                     c = j * lanes + lane
-                    place = rows + lane * words * 4
+                    place = rows + lane * key_bytes
                     low, high = 0, -1
                     if c < used:
                         s = (first_column + c) // group
                         g = (first_column + c) % group
-                        copy_row(base + s * q_s + g * q_h, q_d, D, padded, place, ROW_BYTES)
+                        copy_row(base + s * q_s + g * q_h, q_d, D, padded, place, ROW_BYTES, words * 4, spare)
                         low = greater(0, s + shift - left) if left >= 0 else 0
                         high = lesser(S_kv - 1, s + shift + right) if right >= 0 else S_kv - 1
                     else:
-                        fill_row(words, place, ROW_BYTES)
+                        fill_row(words * parts, place, ROW_BYTES)
                     store_i32(lows + c * 4, low)
                     store_i32(highs + c * 4, high)
-                for w in range(0, words, lanes):
-                    transpose(rows + w * 4, words * 4, queries + j * query_panel + w * vector, vector)
+                for w in range(0, words * parts, lanes):
+                    transpose(rows + w * 4, key_bytes, queries + j * query_panel + w * vector, vector)
                 st(peaks + j * vector, lang.splat(-math.inf))
                 st(sums + j * vector, lang.zeros())
                 fill_row(padded * lanes, outputs + j * out_panel, ROW_BYTES)
@@ -206,13 +219,13 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
             head_v = packed_v + (batch * H_kv + head) * head_bytes
             for key in range(some_low, some_high, block_kv):
                 count = (lesser(block_kv, some_high - key) + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
-                k_block = head_k + key * padded * element_bytes
-                v_block = head_v + key * TILE_ROWS * element_bytes
+                k_block = head_k + key * key_bytes
+                v_block = head_v + key // tile_keys * TILE_BYTES
                 for r in range(0, count, BLOCK_ROWS):
                     for j in range(0, 2 * pairs_used, 2):
                         scores_of(
-                            depth, k_block + r * padded * element_bytes, depth * TILE_BYTES, TILE_BYTES,
-                            queries + j * query_panel, query_panel,
+                            depth, k_block + r * key_bytes, parts * key_part, TILE_BYTES, key_part,
+                            queries + j * query_panel, query_panel, query_part,
                             scores + j * score_panel + r * vector, score_panel,
                         )  # fmt: skip
                 partial = key < all_low or key + count > all_high
@@ -238,8 +251,9 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
                 for d in range(0, padded, BLOCK_ROWS):
                     for j in range(0, 2 * pairs_used, 2):
                         add_to(
-                            count * element_bytes // ROW_BYTES, v_block + d // TILE_ROWS * value_row, value_row, TILE_BYTES,
-                            weights + j * weight_panel, weight_panel,
+                            count // tile_keys, v_block + d // TILE_ROWS * parts * value_part,
+                            parts * value_part, TILE_BYTES, value_part,
+                            weights + j * weight_panel, weight_panel, weight_part,
                             outputs + j * out_panel + d * vector, out_panel,
                         )  # fmt: skip
 
@@ -274,7 +288,7 @@ def _tile_registers(amx: bool):
 
 
 def _adjust():
-    """``adjust(n, scores, key, lows, highs, scale)``: scales the scores of a panel, -inf for keys outside the limits."""
+    """``adjust(n, scores, key, lows, highs, scale)``: scales scores; -inf for keys outside the limits."""
 
     @lang.tile("n: i64, scores: i64, key: i64, lows: i64, highs: i64, scale: f32")
     def adjust(t, n, scores, key, lows, highs, scale):
@@ -323,9 +337,10 @@ def _largest():
     return largest
 
 
-def _weigh(form: str):
-    """``weigh(n, scores, weights, factor, shift)``: weights ``2 ** (score * factor + shift)``, and their sum per lane."""
-    pairs = form != "floats"
+def _weigh(form: str, weight_part: int):
+    """``weigh(n, scores, weights, factor, shift)``: weights ``2 ** (score * factor + shift)``; returns their sums."""
+    parts = _panels.parts_of(form)
+    exp2 = lang.exp2_lp if form in ("pairs", "amx1") else lang.exp2_fast
 
     @lang.tile("n: i64, scores: i64, weights: i64, factor: f32, shift: vec", returns="vec")
     def weigh(t, n, scores, weights, factor, shift):
@@ -334,15 +349,16 @@ def _weigh(form: str):
 
         def step(i, sums):
             x = lang.Lockstep([t.load("f32", scores + (i + u) * vector) for u in range(4)])
-            exp2 = lang.exp2_lp if pairs else lang.exp2_fast
             w = exp2(lang.fma(x, factors, shift)).members
-            if pairs:
-                out = weights + i // 2 * vector
-                for u in range(2):
-                    t.store_words(out + u * vector, _bf16_pair(w[2 * u], w[2 * u + 1]))
-            else:
+            if form == "floats":
                 for u in range(4):
                     t.store("f32", weights + (i + u) * vector, w[u])
+            else:
+                for u in range(2):
+                    split = zip(_parts(w[2 * u], parts), _parts(w[2 * u + 1], parts), strict=True)
+                    for part, (low, high) in enumerate(split):
+                        place = weights + part * weight_part + (i // 2 + u) * vector
+                        t.store_words(place, join_bf16(low, high))
             return [sums[0] + (w[0] + w[2]), sums[1] + (w[1] + w[3])]
 
         even, odd = t.loop(0, n, 4, [t.vconst(0.0)] * 2, step)
@@ -351,10 +367,20 @@ def _weigh(form: str):
     return weigh
 
 
-def _bf16_pair(low, high):
-    """Words of two bfloat16, rounded to nearest: ties up, which is as good as even for weights in [0, 1]."""
-    half = 0x8000
-    return lang.shift_right_logical(lang.as_int(low) + half, 16) | ((lang.as_int(high) + half) & -0x10000)
+def _parts(weight, parts):
+    """A weight in [0, 1], or NaN, as a sum of bfloat16; none of several parts is 0 unless the weight is.
+
+    (`bf16_parts` with less to ask for.) A single part is rounded to nearest, ties up.
+    """
+    if parts == 1:
+        return [lang.as_float(lang.as_int(weight) + 0x8000)]
+    found = []
+    for _ in range(parts - 1):
+        bits = lang.as_int(weight)
+        part = lang.as_float(lang.select(bits > 0, bits - 1, bits) & -0x10000)
+        found.append(part)
+        weight = weight - part
+    return [*found, weight]
 
 
 def _scale_rows():

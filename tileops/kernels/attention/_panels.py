@@ -1,18 +1,28 @@
-"""Building blocks of blocked attention: operands in tiles and panels, their products, and copies between layouts.
+"""Building blocks of blocked attention: operands in tiles and panels, their products, and copies.
 
 The unit of storage is a 32-bit *word*: one float32, or a pair of bfloat16 neighbours along the contracted axis.
 
-- A *tile* holds 16 rows of 16 words, 1 KiB. Left operands (keys, transposed values) are arrays of tiles, so that one
-  layout serves AMX, whose registers are such tiles, and register kernels, which read single words of a row.
-- A *panel* holds one vector per row: `LANES` columns. Right operands (queries, weights) and results (scores, outputs)
-  are panels; a column is one query. With 16 lanes, 16 rows of a panel are a tile.
+- A *tile* holds 16 rows of 16 words, 1 KiB. Left operands (keys, transposed values) are arrays of tiles, so that
+  one layout serves AMX, whose registers are such tiles, and register kernels, which read single words of a row.
+- A *panel* holds one vector per row: `LANES` columns. Right operands (queries, weights) and results (scores,
+  outputs) are panels; a column is one query. With 16 lanes, 16 rows of a panel are a tile.
 
 Everything per query (maximum, sum, limits) is then one lane, and nothing is ever reduced across lanes.
+
+A *form* says what words are and what multiplies them:
+
+    floats              float32, on the vector units
+    pairs               pairs of bfloat16, on the vector units
+    amx1, amx2, amx3    pairs of bfloat16 on AMX: bfloat16 itself, float16 as a sum of two parts, float32 of three
+
+Parts (`tileops.jit.lang.pairs.bf16_parts`) hold their number exactly. The products of parts that are dropped are
+below 2**-14 of the whole for float16, 2**-21 for float32.
 """
 
 from __future__ import annotations
 
 from tileops.jit import lang
+from tileops.jit.lang.pairs import bf16_parts, join_bf16, split_pairs
 
 TILE_ROWS = 16
 TILE_WORDS = 16
@@ -20,48 +30,71 @@ TILE_BYTES = 1024
 ROW_BYTES = 64
 BLOCK_ROWS = 32
 
+#: Products of parts (left, right), in an order in which successive ones share an operand.
+_PART_PRODUCTS = {
+    "amx1": ((0, 0),),
+    "amx2": ((0, 1), (0, 0), (1, 0)),
+    "amx3": ((0, 2), (0, 1), (0, 0), (1, 0), (1, 1), (2, 0)),
+}
+
+
+def parts_of(form: str) -> int:
+    """Into how many bfloat16 a number is split."""
+    return int(form[3:]) if form.startswith("amx") else 1
+
 
 def product(form: str, *, accumulate: bool) -> lang.Word:
-    """``block(tiles, a, a_row, a_next, b, b_panel, c, c_panel)``: ``c (+)= a @ b`` for 32 rows and 2 panels.
+    """``block(tiles, a, a_row, a_next, a_part, b, b_panel, b_part, c, c_panel)``: ``c (+)= a @ b``.
+
+    For 32 rows and 2 panels. The block's parameters are addresses and distances in bytes: `tiles` along the
+    contracted axis, `a_row` from one row of tiles to the next, `a_next` from a tile to the next along the
+    contracted axis, `b_panel` and `c_panel` between panels, `a_part` and `b_part` between parts.
 
     Args:
-        form: "amx" and "pairs" multiply words that are pairs of bfloat16, "floats" words that are float32.
+        form: what words are.
         accumulate: add to `c` instead of replacing it.
-
-    The block's parameters are addresses and distances in bytes: `tiles` along the contracted axis, `a_row` from one row
-    of tiles to the next, `a_next` from a tile to the next along the contracted axis, `b_panel` and `c_panel` between panels.
     """
-    return _amx_product(accumulate) if form == "amx" else _register_product(form, accumulate)
+    return _amx_product(form, accumulate) if form.startswith("amx") else _register_product(form, accumulate)
 
 
-_SIGNATURE = "tiles: i64, a: i64, a_row: i64, a_next: i64, b: i64, b_panel: i64, c: i64, c_panel: i64"
+_SIGNATURE = (
+    "tiles: i64, a: i64, a_row: i64, a_next: i64, a_part: i64, b: i64, b_panel: i64, b_part: i64, c: i64, c_panel: i64"
+)
 
 
-def _amx_product(accumulate: bool) -> lang.Word:
+def _amx_product(form: str, accumulate: bool) -> lang.Word:
     quarters = [(i, j, 2 * i + j) for i in range(2) for j in range(2)]  # tile row, panel, register
 
     @lang.tile(_SIGNATURE)
-    def block(t, tiles, a, a_row, a_next, b, b_panel, c, c_panel):
+    def block(t, tiles, a, a_row, a_next, a_part, b, b_panel, b_part, c, c_panel):
         for i, j, register in quarters:
             if accumulate:
-                t.amx_load(register, c + i * TILE_BYTES + c_panel * j, t.const(ROW_BYTES))
+                t.amx_load(register, c + i * TILE_BYTES + c_panel * j, ROW_BYTES)
             else:
                 t.amx_zero(register)
 
         def step(k, _):
-            left, right = a + a_next * k, b + k * TILE_BYTES
-            t.amx_load(4, left, t.const(ROW_BYTES))
-            t.amx_load(6, right, t.const(ROW_BYTES))
-            t.amx_dot_bf16(0, 4, 6)
-            t.amx_load(7, right + b_panel, t.const(ROW_BYTES))
-            t.amx_dot_bf16(1, 4, 7)
-            t.amx_load(5, left + a_row, t.const(ROW_BYTES))
-            t.amx_dot_bf16(2, 5, 6)
-            t.amx_dot_bf16(3, 5, 7)
+            loaded = None, None
+            for left, right in _PART_PRODUCTS[form]:
+                rows, columns = a + a_next * k + a_part * left, b + k * TILE_BYTES + b_part * right
+                # Loads and products by turns, as far as an operand is not there already.
+                if loaded[0] != left:
+                    t.amx_load(4, rows, ROW_BYTES)
+                if loaded[1] != right:
+                    t.amx_load(6, columns, ROW_BYTES)
+                t.amx_dot_bf16(0, 4, 6)
+                if loaded[1] != right:
+                    t.amx_load(7, columns + b_panel, ROW_BYTES)
+                t.amx_dot_bf16(1, 4, 7)
+                if loaded[0] != left:
+                    t.amx_load(5, rows + a_row, ROW_BYTES)
+                t.amx_dot_bf16(2, 5, 6)
+                t.amx_dot_bf16(3, 5, 7)
+                loaded = left, right
 
         t.loop(0, tiles, 1, (), step)
         for i, j, register in quarters:
-            t.amx_store(register, c + i * TILE_BYTES + c_panel * j, t.const(ROW_BYTES))
+            t.amx_store(register, c + i * TILE_BYTES + c_panel * j, ROW_BYTES)
 
     return block
 
@@ -81,7 +114,7 @@ def _register_product(form: str, accumulate: bool) -> lang.Word:
         return t.load_splat_word(addr) if form == "pairs" else t.load_splat("f32", addr)
 
     @lang.tile(_SIGNATURE)
-    def block(t, tiles, a, a_row, a_next, b, b_panel, c, c_panel):
+    def block(t, tiles, a, a_row, a_next, a_part, b, b_panel, b_part, c, c_panel):
         def some_rows(start, _):
             left = a + a_row * (start // TILE_ROWS) + (start % TILE_ROWS) * ROW_BYTES
             out = c + start * row_bytes
@@ -90,7 +123,7 @@ def _register_product(form: str, accumulate: bool) -> lang.Word:
             def over_tiles(k, acc):
                 left_tile, right_tile = left + a_next * k, b + k * (TILE_WORDS * row_bytes)
                 acc = list(acc)
-                # Unrolled: a loop this short is left by a mispredicted branch, which costs a third of the speed.
+                # Unrolled: a loop this short ends in a mispredicted branch, which costs a third of the speed.
                 for word in range(TILE_WORDS):
                     right = right_tile + word * row_bytes
                     vectors = [load(t, right), load(t, right + b_panel)]
@@ -109,7 +142,7 @@ def _register_product(form: str, accumulate: bool) -> lang.Word:
     return block
 
 
-# -- copies ------------------------------------------------------------------------------------------------------------
+# -- copies ------------------------------------------------------------------------------------------------
 
 
 def transpose() -> lang.Word:
@@ -125,7 +158,7 @@ def transpose() -> lang.Word:
 
 
 def fill_row() -> lang.Word:
-    """``fill(words, dst, dst_tile)``: zeroes a row of words, of which each 16 lie `dst_tile` bytes after the last 16."""
+    """``fill(words, dst, dst_tile)``: zeroes a row of words; each 16 lie `dst_tile` bytes after the last 16."""
 
     @lang.tile("words: i64, dst: i64, dst_tile: i64")
     def fill(t, words, dst, dst_tile):
@@ -135,29 +168,61 @@ def fill_row() -> lang.Word:
 
 
 def copy_row(dtype: str, form: str, dense: bool) -> lang.Word:
-    """``copy(src, step, n, padded, dst, dst_tile)``: `n` elements as words, zeros up to `padded` elements.
+    """``copy(src, step, n, padded, dst, dst_tile, dst_part, spare)``: elements of a row as words.
+
+    `n` elements, then zeros up to `padded` of them; parts lie `dst_part` bytes apart.
 
     Args:
         dtype: storage format of the source.
-        form: what a word is (see `product`).
-        dense: the source's elements are neighbours, and their number is even where words are pairs; otherwise they lie
-            `step` bytes apart.
+        form: what a word is.
+        dense: the source's elements are neighbours, and where words are pairs of a 16-bit format their number is
+            even; otherwise they lie `step` bytes apart, and `spare` has room for `padded` float32.
     """
-    pairs = form != "floats"
+    pairs, parts = form != "floats", parts_of(form)
     size = lang.itemsize(dtype)
 
-    @lang.tile("src: i64, step: i64, n: i64, padded: i64, dst: i64, dst_tile: i64")
-    def copy_dense(t, src, step, n, padded, dst, dst_tile):
+    def store_parts(t, even, odd, dst, dst_part):
+        split = zip(bf16_parts(even, parts), bf16_parts(odd, parts), strict=True)
+        for part, (low, high) in enumerate(split):
+            t.store_words(dst + dst_part * part, join_bf16(low, high))
+
+    def copy_dense(t, dtype, src, n, padded, dst, dst_tile, dst_part):
+        size = lang.itemsize(dtype)
+
         def floats(i, _):
             t.store("f32", _word(i, dst, dst_tile), t.load(dtype, src + i * size, t.mask_lt(n - i)))
 
         def words(i, _):
-            t.store_words(_word(i, dst, dst_tile), t.load_words(src + i * 4, t.mask_lt(n // 2 - i)))
+            word = t.load_words(src + i * 4, t.mask_lt(n // 2 - i))
+            if parts == 1:
+                t.store_words(_word(i, dst, dst_tile), word)
+            else:
+                store_parts(t, *split_pairs(dtype, word), _word(i, dst, dst_tile), dst_part)
 
-        t.loop(0, padded // 2 if pairs else padded, t.LANES, (), words if pairs else floats)
+        def floats_to_parts(i, _):
+            first = i * 2
+            vectors = [
+                t.load("f32", src + (first + start) * 4, t.mask_lt(n - first, start=start)) for start in (0, t.LANES)
+            ]
+            even, odd = (t.shuffle(*vectors, range(start, 2 * t.LANES, 2)) for start in (0, 1))
+            store_parts(t, even, odd, _word(i, dst, dst_tile), dst_part)
 
-    @lang.tile("src: i64, step: i64, n: i64, padded: i64, dst: i64, dst_tile: i64")
-    def copy_apart(t, src, step, n, padded, dst, dst_tile):
+        body = floats if not pairs else floats_to_parts if dtype == "f32" else words
+        t.loop(0, padded // 2 if pairs else padded, t.LANES, (), body)
+
+    @lang.tile("src: i64, step: i64, n: i64, padded: i64, dst: i64, dst_tile: i64, dst_part: i64, spare: i64")
+    def copy(t, src, step, n, padded, dst, dst_tile, dst_part, spare):
+        if dense:
+            copy_dense(t, dtype, src, n, padded, dst, dst_tile, dst_part)
+            return
+        if parts > 1:
+
+            def widen(i, _):
+                t.store_scalar("f32", spare + i * 4, t.load_scalar(dtype, src + step * i))
+
+            t.loop(0, n, 1, (), widen)
+            copy_dense(t, "f32", spare, n, padded, dst, dst_tile, dst_part)
+            return
         words = padded // 2 if pairs else padded
         t.loop(0, words, t.LANES, (), lambda i, _: t.store_words(_word(i, dst, dst_tile), t.iconst(0)))
 
@@ -170,7 +235,7 @@ def copy_row(dtype: str, form: str, dense: bool) -> lang.Word:
 
         t.loop(0, n, 1, (), element)
 
-    return copy_dense if dense else copy_apart
+    return copy
 
 
 def _word(i, dst, dst_tile):
@@ -178,17 +243,20 @@ def _word(i, dst, dst_tile):
     return dst + dst_tile * (i // TILE_WORDS) + (i % TILE_WORDS) * 4
 
 
-def pair_rows(dtype: str) -> lang.Word:
-    """``pair(low, high, n, padded, dst)``: word ``i`` holds element ``i`` of both rows as bfloat16, zeros from `n` on."""
-    size = lang.itemsize(dtype)
+def pair_rows(dtype: str, form: str) -> lang.Word:
+    """``pair(low, high, n, padded, dst, dst_part)``: word ``i`` holds element ``i`` of both rows, zeros from `n` on.
 
-    @lang.tile("low: i64, high: i64, n: i64, padded: i64, dst: i64")
-    def pair(t, low, high, n, padded, dst):
+    Parts lie `dst_part` bytes apart.
+    """
+    size, parts = lang.itemsize(dtype), parts_of(form)
+
+    @lang.tile("low: i64, high: i64, n: i64, padded: i64, dst: i64, dst_part: i64")
+    def pair(t, low, high, n, padded, dst, dst_part):
         def step(i, _):
             mask = t.mask_lt(n - i)
-            first = lang.as_int(t.load(dtype, low + i * size, mask))
-            second = lang.as_int(t.load(dtype, high + i * size, mask))
-            t.store_words(dst + i * 4, lang.shift_right_logical(first, 16) | second)
+            rows = [bf16_parts(t.load(dtype, row + i * size, mask), parts) for row in (low, high)]
+            for part, (first, second) in enumerate(zip(*rows, strict=True)):
+                t.store_words(dst + dst_part * part + i * 4, join_bf16(first, second))
 
         t.loop(0, padded, t.LANES, (), step)
 

@@ -89,7 +89,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
                 to = queries + i * query_bytes
                 if g < group:
                     from_head = q + batch * q_b + s * q_s + (head * group + g) * q_h
-                    copy_row(from_head, size, head_dim, padded, to, ROW_BYTES)
+                    copy_row(from_head, size, head_dim, padded, to, ROW_BYTES, 0, 0)
                 else:
                     fill_row(query_bytes // 4, to, ROW_BYTES)
                 st1(records + i * record, -math.inf)

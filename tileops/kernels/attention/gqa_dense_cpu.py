@@ -116,13 +116,13 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
             [S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *_bytes(call.q.strides, itemsize)]
         )
         pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
-        pack_scratch = 20 * padded * 4
-        # Of `block_q` queries: the queries and weights in words, scores and outputs in float32, four facts each; then
-        # the rows of one panel, whose columns are at most 16.
-        attend_scratch = _round_up(
-            block_q * (padded * word_bytes + block_kv * (4 + word_bytes) + padded * 4 + 16) + 16 * padded * 4,
-            _CACHE_LINE,
-        )
+        # A row of zeros, 16 rows of words for each part, two rows of float32.
+        pack_scratch = (3 + 16 * _PARTS[form]) * padded * 4
+        # Of `block_q` queries: queries and weights in words, scores and outputs in float32, four facts each; then a
+        # spare row and the rows of one panel, whose columns are at most 16.
+        columns = padded * word_bytes + block_kv * (4 + word_bytes) + padded * 4 + 16
+        attend_scratch = block_q * columns + padded * 4 + 16 * padded * max(4, word_bytes)
+        attend_scratch = _round_up(attend_scratch, _CACHE_LINE)
         per_thread = max(pack_scratch, attend_scratch)
 
         pairs = _visible_pairs(call)
@@ -154,26 +154,27 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         return launch
 
 
-#: Bytes of a packed element.
-_ELEMENT_BYTES = {"amx": 2, "pairs": 2, "floats": 4}
+#: Bytes of a packed element, and into how many parts it is split.
+_ELEMENT_BYTES = {"amx1": 2, "amx2": 4, "amx3": 6, "pairs": 2, "floats": 4}
+_PARTS = {"amx1": 1, "amx2": 2, "amx3": 3, "pairs": 1, "floats": 1}
 # Rough speeds of one thread, only to decide how many threads a call is worth.
-_FLOPS_PER_NS = {"amx": 800.0, "pairs": 100.0, "floats": 100.0}
+_FLOPS_PER_NS = {"amx1": 800.0, "amx2": 400.0, "amx3": 250.0, "pairs": 100.0, "floats": 100.0}
 _SOFTMAX_NS = 0.2
 _PACK_NS = 0.2
 
 
 def _form(call: GQADenseCall) -> str:
-    """How the products are computed, see `_panels.product`.
+    """How the products are computed, see `_panels`.
 
-    Pairs of bfloat16 pay on the vector units only where their product is as fast as a float32 one (AMD); Intel's takes
-    two cycles, so that widening to float32 is as fast and exact.
+    Pairs of bfloat16 pay on the vector units only where their product is as fast as a float32 one (AMD). Intel's
+    takes two cycles: widening to float32 is as fast, and exact.
     """
     target = cpu_target()
-    if call.q.dtype != "bfloat16":
-        return "floats"
     if target.has_amx:
-        return "amx"
-    return "pairs" if target.has_avx512bf16 and target.cpu.startswith("znver") else "floats"
+        return {"bfloat16": "amx1", "float16": "amx2", "float32": "amx3"}[call.q.dtype]
+    if call.q.dtype == "bfloat16" and target.has_avx512bf16 and target.cpu.startswith("znver"):
+        return "pairs"
+    return "floats"
 
 
 def _visible_pairs(call: GQADenseCall) -> float:
