@@ -19,6 +19,7 @@ import pytest
 from tests.store.helpers import artifact, filled, key, run
 from tileops.errors import CacheWarning
 from tileops.jit.disk import private_refusal
+from tileops.jit.mounts import filesystem_of
 from tileops.jit.store import KERNELS, Store
 
 DATABASE = Path(KERNELS) / "cache.db"
@@ -280,6 +281,23 @@ def test_network_file_system_errors(root, monkeypatch, code):
     (root / DATABASE).write_bytes(b"noise" * 1000)
     with pytest.warns(CacheWarning):
         assert Store(root).get(key(0)) is None
+
+
+def test_a_default_directory_on_a_network_file_system_is_one_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr("tileops.jit.disk.filesystem_of", lambda path: "nfs4")
+    with one_warning("network file system (nfs4)"):
+        store = Store(tmp_path, chosen=False)
+        assert store.put(key(0), artifact(0))
+        assert store.put(key(1), artifact(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Store(tmp_path, chosen=False).get(key(0)) == artifact(0)
+        assert Store(tmp_path, chosen=True).put(key(2), artifact(2))
+
+
+def test_the_file_system_of_a_directory_is_found():
+    assert filesystem_of(Path("/proc/self")) == "proc"
+    assert filesystem_of(Path("/dev/shm/not/there")) == "tmpfs"
 
 
 def test_faults_with_warnings_as_errors_are_the_callers_wish(root):

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tileops.errors import CacheWarning
+from tileops.jit.mounts import NETWORK, filesystem_of
 
 if TYPE_CHECKING:
     import diskcache
@@ -102,15 +103,24 @@ class ByteStore:
         name: subdirectory of this store.
         size_limit: bytes; the values used longest ago are dropped beyond it. None: nothing is ever dropped.
         trust_group: see `private_refusal`.
+        chosen: somebody named `root`. One that nobody chose is warned about where it lies on a network file
+            system.
     """
 
     def __init__(
-        self, root: Path, name: str, *, size_limit: int | None = None, trust_group: bool = False
+        self,
+        root: Path,
+        name: str,
+        *,
+        size_limit: int | None = None,
+        trust_group: bool = False,
+        chosen: bool = True,
     ) -> None:
         self.root = root
         self.directory = root / name
         self.size_limit = size_limit
         self._trust_group = trust_group
+        self._chosen = chosen
         self._off: str | None = None
         self._last_fault = ""
         self._checked = False
@@ -320,6 +330,9 @@ class ByteStore:
             path = os.path.abspath(self.directory)
             if os.path.expandvars(os.path.expanduser(path)) != path:
                 raise OSError(f"{path} holds a '$' that diskcache would expand")
+            kind = None if self._chosen else filesystem_of(self.directory)
+            if kind in NETWORK:
+                self.warn(f"the kernel cache at {self.directory} lies on a network file system ({kind})")
             self._writer = open_cache(path, durable=self.size_limit is None)
         return self._writer
 

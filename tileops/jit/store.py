@@ -113,6 +113,7 @@ class Store:
         size_limit: bytes of compiled kernels beyond which those used longest ago are dropped.
         trust_group: accept a directory that root owns or one of our groups may write.
         bundles: read-only stores, searched first to last before the directory.
+        chosen: somebody named `root` (see `disk.ByteStore`).
     """
 
     def __init__(
@@ -122,10 +123,11 @@ class Store:
         size_limit: int = 2 << 30,
         trust_group: bool = False,
         bundles: Sequence[ReadOnlyStore] = (),
+        chosen: bool = True,
     ) -> None:
         self.root = root
         self.bundles = tuple(bundles)
-        self._disk = ByteStore(root, KERNELS, size_limit=size_limit, trust_group=trust_group)
+        self._disk = ByteStore(root, KERNELS, size_limit=size_limit, trust_group=trust_group, chosen=chosen)
 
     def get(self, key: ArtifactKey) -> Artifact | None:
         """The intact artifact of `key`, or None. A damaged entry is moved to the quarantine and is a miss."""
@@ -282,6 +284,7 @@ def default_store() -> Store:
                 found = _default[facts] = Store(
                     default_root(),
                     bundles=_bundles(now.cache_path),
+                    chosen=now.cache_dir is not None,
                     size_limit=now.cache_size,
                     trust_group=now.cache_trust == "group" and now.cache_dir is not None,
                 )
