@@ -139,7 +139,7 @@ def test_positions_far_into_a_table_that_grows() -> None:
 
 
 def test_a_table_grows_by_doubling_and_keeps_what_it_has() -> None:
-    table = RotaryTable(8, 10000.0, interleaved=False)
+    table = RotaryTable(8, 10000.0)
     before = table.at_least(1)
     after = table.at_least(2 * FIRST_LENGTH + 1)
     assert after.length == 4 * FIRST_LENGTH

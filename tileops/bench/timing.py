@@ -103,6 +103,6 @@ def _warm_up(call: Callable[[], object], synchronize: Callable[[], None], clock:
     """Calls until the time settles; returns how many calls make a sample."""
     _sample(call, 1, synchronize, clock)
     seconds = _sample(call, 1, synchronize, clock)
-    if seconds < SLOW_CALL_S:
+    if seconds < SLOW_CALL_S / 20:
         seconds = min(seconds, _sample(call, 2, synchronize, clock))
     return max(1, round(SAMPLE_S / max(seconds, 1e-9)))

@@ -241,27 +241,28 @@ def _bind_rows(
     sources: list[tuple[int, int]],
     fixed: list[int],
 ) -> Callable[..., None]:
-    """The launcher of the rows form; the common arities read their addresses without a loop."""
+    """The launcher of the rows form; two whole tensors, the common case, are read without a loop."""
     units, where, team = plan.units, ctypes.addressof(geometry), parallel.team
     # The default argument keeps the memory behind the addresses alive as long as the launcher.
-    if [source[0] for source in sources] == [0, 1]:
+    keep = (geometry, constants)
+    if sources == [(0, 0), (1, 0)]:
+        third, fourth = fixed
+        if limit == 0:
 
-        def binary(a: Any, b: Any, output: Any, _keep: Any = (geometry, constants)) -> None:
-            entry(
-                team(limit) if limit else 0,
-                units,
-                where,
-                a.data_ptr(),
-                b.data_ptr(),
-                *fixed,
-                output.data_ptr(),
-            )
+            def small(a: Any, b: Any, output: Any, _keep: Any = keep) -> None:
+                entry(0, units, where, a.data_ptr(), b.data_ptr(), third, fourth, output.data_ptr())
+
+            return small
+
+        def binary(a: Any, b: Any, output: Any, _keep: Any = keep) -> None:
+            threads = team(limit)
+            entry(threads, units, where, a.data_ptr(), b.data_ptr(), third, fourth, output.data_ptr())
 
         return binary
 
-    def any_arity(*tensors: Any, _keep: Any = (geometry, constants)) -> None:
+    def any_arity(*tensors: Any, _keep: Any = keep) -> None:
         addresses = [tensors[argument].data_ptr() + offset for argument, offset in sources]
-        entry(team(limit) if limit else 0, units, where, *addresses, *fixed, tensors[-1].data_ptr())
+        entry(team(limit), units, where, *addresses, *fixed, tensors[-1].data_ptr())
 
     return any_arity
 
@@ -280,7 +281,7 @@ def _bind_tiles(
     per_thread = MAX_OPERANDS * TILE_BYTES
 
     def tiles(*tensors: Any, _keep: Any = (geometry, constants)) -> None:
-        threads = team(limit) if limit else 0
+        threads = team(limit)
         scratch = torch.empty(max(threads, 1) * per_thread, dtype=torch.uint8, device="cpu")
         addresses = [tensors[argument].data_ptr() + offset for argument, offset in sources]
         entry(threads, units, where, *addresses, *fixed, tensors[-1].data_ptr(), scratch.data_ptr())

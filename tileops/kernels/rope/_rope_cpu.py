@@ -35,28 +35,38 @@ def _neox(source: str, output: str) -> Any:
 
 
 def _interleaved(source: str, output: str) -> Any:
-    """A tile that turns one head vector, pairs (2i, 2i + 1): ``x * cos + swap(x) * sin`` with a signed
-    table.
+    """A tile that turns one head vector, pairs (2i, 2i + 1): each element times its cosine, plus its
+    partner times the sine, which is negative for the first of a pair.
     """
     size, output_size = lang.itemsize(source), lang.itemsize(output)
 
     @lang.tile("x:i64, out:i64, turns:i64, rotary_dim:i64")
     def turn(t: Any, x: Any, out: Any, turns: Any, rotary_dim: Any) -> None:
+        half = rotary_dim // 2
         whole = rotary_dim // t.LANES * t.LANES
         swapped = [lane ^ 1 for lane in range(t.LANES)]
+        twice = [lane // 2 for lane in range(t.LANES)]
+        signs = t.vconst([-1.0, 1.0] * (t.LANES // 2))
 
-        def pairs(i: Any, mask: Any = None) -> None:
-            cos, sin = t.load("f32", turns + i * 4, mask), t.load("f32", turns + (rotary_dim + i) * 4, mask)
+        def of_pairs(table: Any, pair: Any, masked: bool) -> Any:
+            """Values of LANES / 2 pairs, each in both lanes of its pair."""
+            lanes = t.LANES // 2
+            mask = t.mask_lt(half - pair, lanes) if masked else None
+            values = t.load("f32", table + pair * 4, mask, lanes)
+            return t.shuffle(values, values, twice)
+
+        def elements(i: Any, mask: Any = None) -> None:
+            cos = of_pairs(turns, i // 2, mask is not None)
+            sin = of_pairs(turns + half * 4, i // 2, mask is not None) * signs
             value = t.load(source, x + i * size, mask)
-            t.store(
-                output,
-                out + i * output_size,
-                lang.fma(value, cos, t.shuffle(value, value, swapped) * sin),
-                mask,
-            )
+            turned = lang.fma(value, cos, t.shuffle(value, value, swapped) * sin)
+            if mask is None:
+                t.store_group(output, [out + i * output_size], [turned])
+            else:
+                t.store(output, out + i * output_size, turned, mask)
 
-        t.loop(0, whole, t.LANES, body=lambda i, _: pairs(i))
-        t.loop(whole, rotary_dim, t.LANES, body=lambda i, _: pairs(i, t.mask_lt(rotary_dim - i)))
+        t.loop(0, whole, t.LANES, body=lambda i, _: elements(i))
+        t.loop(whole, rotary_dim, t.LANES, body=lambda i, _: elements(i, t.mask_lt(rotary_dim - i)))
 
     return turn
 
@@ -116,7 +126,6 @@ def tokens(*, dtype: str, layout: str, positions: str, gathered: bool) -> Callab
     turn = (_neox if layout == "neox" else _interleaved)(source, dtype)
     copy, gather, position = _copy(source, dtype), _gather(dtype), _position(positions)
     item = lang.itemsize(dtype)
-    row_bytes = 4 if layout == "neox" else 8  # of the table, per rotary element
     checked = positions != "sequence"
     load_i64, store_i64 = lang.load_i64, lang.store_i64
 
@@ -135,7 +144,7 @@ def tokens(*, dtype: str, layout: str, positions: str, gathered: bool) -> Callab
             if checked and (at < 0 or at >= limit):
                 store_i64(guard, 1)
                 return
-            angles = turns + at * rotary_dim * row_bytes
+            angles = turns + at * rotary_dim * 4
             vector = x + batch * batch_step + place * seq_step
             target = output + unit * heads * dim * item
             for _ in range(heads):

@@ -105,7 +105,7 @@ class RoPECpuKernel(Kernel, RoPEFwdInterface):
         else:
             batch, sequence, heads = zip(x.shape[:3], x.strides[:3], strict=True)
         geometry = _geometry(x, (batch, sequence), heads, x.shape[-1])
-        table = rotary_table(x.shape[-1], float(call.base), interleaved=call.rope_layout == "interleaved")
+        table = rotary_table(x.shape[-1], float(call.base))
         rows = table.at_least(sequence[0])
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
         units, gathered = batch[0] * sequence[0], not _is_dense(x)
@@ -139,7 +139,7 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
         geometry = _geometry(
             x, tokens, (x.shape[1], x.strides[1]), call.rotary_dim, id_step=ids.strides[0] * ids.itemsize
         )
-        table = rotary_table(call.rotary_dim, float(call.base), interleaved=False)
+        table = rotary_table(call.rotary_dim, float(call.base))
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
         units, where, gathered, max_position = (
             x.shape[0],

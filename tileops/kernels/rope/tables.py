@@ -33,15 +33,12 @@ class Rows(NamedTuple):
 class RotaryTable:
     """Cosines and sines of ``position * base ** (-2 i / rotary_dim)`` for all pairs i of a row.
 
-    A row is ``[cos_0 .. cos_h-1, sin_0 .. sin_h-1]``, h = rotary_dim / 2, for neox pairs. For interleaved
-    pairs every value stands twice and the first sine of a pair is negative, so that the rotation of a vector
-    is ``x * cos + swap(x) * sin``.
+    A row is ``[cos_0 .. cos_h-1, sin_0 .. sin_h-1]``, h = rotary_dim / 2, whatever the layout of the pairs.
 
     Safe in several threads: a caller works with the `Rows` that it got, whatever is added meanwhile.
     """
 
-    def __init__(self, rotary_dim: int, base: float, *, interleaved: bool) -> None:
-        self._interleaved = interleaved
+    def __init__(self, rotary_dim: int, base: float) -> None:
         pair = torch.arange(rotary_dim // 2, dtype=torch.float64, device="cpu")
         self._frequencies = base ** (-2.0 * pair / max(rotary_dim, 1))
         self._lock = threading.Lock()
@@ -64,10 +61,7 @@ class RotaryTable:
     def _compute(self, start: int, stop: int) -> torch.Tensor:
         with torch.inference_mode(False), torch.no_grad():
             angles = torch.arange(start, stop, dtype=torch.float64, device="cpu")[:, None] * self._frequencies
-            cos, sin = angles.cos(), angles.sin()
-            if self._interleaved:
-                cos, sin = cos.repeat_interleave(2, dim=1), torch.stack((-sin, sin), dim=-1).flatten(1)
-            return torch.cat((cos, sin), dim=1).float()
+            return torch.cat((angles.cos(), angles.sin()), dim=1).float()
 
     @staticmethod
     def _state(tensor: torch.Tensor) -> Rows:
@@ -75,6 +69,6 @@ class RotaryTable:
 
 
 @functools.lru_cache(maxsize=64)
-def rotary_table(rotary_dim: int, base: float, *, interleaved: bool) -> RotaryTable:
+def rotary_table(rotary_dim: int, base: float) -> RotaryTable:
     """The table of these frequencies; one per process."""
-    return RotaryTable(rotary_dim, base, interleaved=interleaved)
+    return RotaryTable(rotary_dim, base)
