@@ -43,11 +43,11 @@ _LOCK_SECONDS = 300.0  # how long a build waits for another process's build of t
 _FRESH_SECONDS = 60.0  # a last-used stamp younger than this is not written again
 _QUARANTINED = 4  # damaged databases and entries kept for inspection, each
 
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 # Outcomes of SQLite that say nothing about the contents: someone else writes, the disk is full or
 # read-only, ...
 _TRANSIENT = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
+    *_BUSY,
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL,
@@ -397,33 +397,35 @@ class ByteStore:
         """`action()`, or `default` after a fault. Damage moves the database away and `action` runs again."""
         if not self._usable():
             return default
+        patience = time.monotonic() + _BUSY_SECONDS
+        moved_away = False
         with self._mutex:
-            for last_try in (False, True):
+            while True:
                 try:
                     return action()
                 except OSError as error:
                     self._fault(what, error)
                     return default
                 except Exception as error:  # diskcache meets damage with TypeError, KeyError, ... as well
-                    if getattr(
-                        error, "sqlite_errorcode", None
-                    ) == sqlite3.SQLITE_ERROR and "no such table" in str(error):
+                    fault = _behind(error)
+                    code = _primary_code(fault)
+                    if code in _BUSY and time.monotonic() < patience:
+                        # SQLite itself does not wait while another process undoes a killed writer's work.
+                        time.sleep(0.01)
+                        continue
+                    if code == sqlite3.SQLITE_ERROR and "no such table" in str(fault):
                         return default  # another process is just creating the database
-                    damaged = self._is_damage(error)
-                    self._fault(what, error)
-                    if last_try or not damaged or not self._quarantine_database():
+                    self._fault(what, fault)
+                    if moved_away or not self._is_damage(code) or not self._quarantine_database():
                         return default
-        raise AssertionError("unreachable")
+                    moved_away = True
 
-    def _is_damage(self, error: Exception) -> bool:
-        if isinstance(error, sqlite3.Error):
-            code = getattr(error, "sqlite_errorcode", None)
-            if code is not None and code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-                return not (self.directory / _DATABASE).is_file()
-            return code is None or code & 0xFF not in _TRANSIENT
-        return type(error).__name__ != "Timeout"  # diskcache.Timeout, without importing diskcache to name it
+    def _is_damage(self, code: int | None) -> bool:
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return not (self.directory / _DATABASE).is_file()
+        return code not in _TRANSIENT
 
-    def _fault(self, what: str, error: Exception) -> None:
+    def _fault(self, what: str, error: BaseException) -> None:
         self._last_fault = f"cannot {what} it: {type(error).__name__}: {error}"
         self.warn(f"the kernel cache at {self.directory} is not used now: {self._last_fault}")
 
@@ -539,6 +541,17 @@ def open_cache(path: str, *, durable: bool) -> diskcache.Cache:
         sqlite_synchronous=1 if durable else 0,
         sqlite_mmap_size=0,
     )
+
+
+def _behind(error: Exception) -> BaseException:
+    """What SQLite said, where diskcache reports it as its own ``Timeout`` whatever it was."""
+    return error.__context__ if type(error).__name__ == "Timeout" and error.__context__ else error
+
+
+def _primary_code(fault: BaseException) -> int | None:
+    """SQLite's result code without its extension; None for other errors."""
+    code = getattr(fault, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 @contextmanager
