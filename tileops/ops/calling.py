@@ -107,13 +107,17 @@ _FINISH = ["plan.used = True", "self._thread.plan = plan", "return result"]
 
 
 def _quick(slots: Sequence[Slot], packed: str | None) -> list[str]:
-    """The latest plan, if it fits. Optional inputs must be all absent or all present for that."""
+    """The latest plan, if it fits. Optional inputs must be all absent or all present for that; an input that
+    may be packed is a weight and must be required with all the others.
+    """
     names = [slot.name for slot in slots]
     optional = [slot.name for slot in slots if slot.optional]
     required = ", ".join(slot.name for slot in slots if not slot.optional)
     everything = ", ".join(names)
     lines = ["hot = self._hot"]
-    if not optional:
+    if packed is not None:
+        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", f"fits = plan.fits({everything})"]
+    elif not optional:
         lines += ["plan = hot.bare", f"fits = plan.fits({everything})"]
     else:
         lines += [
@@ -162,11 +166,13 @@ def _by_signature(slots: Sequence[Slot], packed: str | None) -> list[str]:
     ]
 
 
-def _remember(slots: Sequence[Slot]) -> list[str]:
-    """Makes the plan the latest one of calls with these optional inputs."""
+def _remember(slots: Sequence[Slot], packed: str | None) -> list[str]:
+    """Makes the plan the latest one of calls with these optional inputs, or with this weight."""
     optional = [slot.name for slot in slots if slot.optional]
     everything = _tuple([slot.name for slot in slots])
     required = _tuple([slot.name for slot in slots if not slot.optional])
+    if packed is not None:
+        return ["if plan.renewals:", f"    plan.renew({everything})", f"hot.remember({packed}, plan)"]
     if not optional:
         return ["if plan.renewals:", f"    plan.renew({everything})", "hot.bare = plan"]
     absent = " and ".join(f"{name} is None" for name in optional)
@@ -199,7 +205,7 @@ def source_of(slots: Sequence[Slot], returns: str = "torch.Tensor", packed: str 
         *(f"    and {test}" for test in tests[1:]),
         "):",
         *(f"    {line}" for line in by_signature),
-        *(f"    {line}" for line in (_remember(slots) if quick else ())),
+        *(f"    {line}" for line in (_remember(slots, packed) if quick else ())),
         *(f"    {line}" for line in _FINISH),
         f"return self._dispatched({_tuple(names)})",
     ]

@@ -17,6 +17,8 @@ from tileops.ops.facts import CallFacts
 
 Run = Callable[..., Any]
 
+#: Weights whose plans an op finds at once.
+_WEIGHTS = 4096
 #: A plan alternating between states (grad mode, parameters and tensors) stops chasing them.
 _RENEWALS = 16
 
@@ -86,13 +88,21 @@ class Hot:
     Attributes:
         bare: of calls without any optional input.
         full: of calls with all of them.
+        of: for ops with a weight, the latest plan by the weight's id: one op serves many weights in turn. The
+            id is a hint; `Plan.fits` decides.
     """
 
-    __slots__ = ("bare", "full")
+    __slots__ = ("bare", "full", "of")
 
     def __init__(self) -> None:
         nothing = CallRecord(None, torch.float32, torch.device("meta"), None)
         self.bare = self.full = Plan(_never, nothing)
+        self.of: dict[int, Plan] = {}
+
+    def remember(self, weight: torch.Tensor, plan: Plan) -> None:
+        if len(self.of) >= _WEIGHTS:
+            self.of.clear()
+        self.of[id(weight)] = plan
 
 
 class PlanCache(dict[Hashable, Plan]):
@@ -127,9 +137,17 @@ def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     size = tuple(shape)
     if pages.large_output(size, dtype, device):
         return None
-    expanded = torch.empty((), dtype=dtype, device=device).expand(size)
-    dense = torch.empty_like(expanded, device="meta").stride()  # the layout, without allocating the memory
-    return expanded if tuple(dense) == contiguous_strides(size) else None
+    if not _expanded_becomes_contiguous(len(size)):
+        return None
+    return torch.empty((), dtype=dtype, device=device).expand(size)
+
+
+@lru_cache(maxsize=64)
+def _expanded_becomes_contiguous(ndim: int) -> bool:
+    """Whether ``empty_like`` makes contiguous tensors of this rank out of expanded ones."""
+    size = tuple(2 + axis % 3 for axis in range(ndim))
+    expanded = torch.empty((), device="meta").expand(size)
+    return tuple(torch.empty_like(expanded).stride()) == contiguous_strides(size)
 
 
 def allocator(output: OutputSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
