@@ -5,6 +5,8 @@ path.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -174,6 +176,33 @@ def test_export_round_trip(tmp_path) -> None:
     torch.testing.assert_close(torch.export.load(path).module()(x), 4 * x)
     call = next(node.args[-1] for node in program.graph.nodes if node.op == "call_function")
     assert json.loads(call)["params"]["factor"] == 3.0
+
+
+@pytest.mark.serial
+@pytest.mark.in_tree_kernels
+def test_an_exported_program_runs_in_a_process_that_never_made_the_op(tmp_path) -> None:
+    from tileops.norm import RMSNormFwdOp
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 64), requires_grad=False)
+            self.norm = RMSNormFwdOp((64,), eps=1e-6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x, self.weight) * 2
+
+    model, x = Model(), torch.linspace(-1, 1, 192).view(3, 64)
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(model, (x,)), path)
+    code = (
+        "import sys, torch, tileops.norm\n"
+        "x = torch.linspace(-1, 1, 192).view(3, 64)\n"
+        "torch.save(torch.export.load(sys.argv[1]).module()(x), sys.argv[2])"
+    )
+    result = tmp_path / "result.pt"
+    subprocess.run([sys.executable, "-c", code, str(path), str(result)], check=True, timeout=120)
+    assert torch.equal(torch.load(result), model(x))
 
 
 def test_no_gradient_formula_is_an_error_at_backward_only() -> None:
