@@ -1,0 +1,1 @@
+"""Host side of the operators: checks, plans, kernel choice, dispatch to torch; op classes by family."""
