@@ -91,12 +91,12 @@ def dot(
 
 
 def panels(
-    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefetch: int
+    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefetch: int, ahead_bytes: int
 ) -> Callable[..., None]:
     """Body: unit `u` is NV panels of a packed weight, for all rows of A.
 
     Rows of A are dense; where B holds pairs, they have an even number of elements (the last may be padding). For the
-    arguments see `dot`.
+    arguments see `dot`; `ahead_bytes`, if not 0, is how far ahead each panel itself is fetched.
     """
     size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
     paired = _forms.raw_form(dtype) == "pairs"
@@ -143,6 +143,10 @@ def panels(
             return result
 
         def several(k: Any, total: list[Any]) -> list[Any]:
+            if ahead_bytes:
+                for panel in range(NV):
+                    for step in range(unroll):
+                        t.prefetch(b + stride * panel + (k + step) * line_bytes + ahead_bytes)
             for panel in range(prefetch):
                 for step in range(unroll):
                     t.prefetch(ahead + stride * panel + (k + step) * line_bytes)

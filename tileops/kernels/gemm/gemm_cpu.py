@@ -30,6 +30,8 @@ COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are 
 _GEMM = "tileops.kernels.gemm"
 _SCRATCH_ALIGN = 64
 
+#: How far before its use each panel of a packed weight is fetched when it passes once, from memory.
+_AHEAD_BYTES = 1024
 #: Rows of an unpacked B that few rows of A meet at a time.
 _DOT_ROWS = 4
 #: Above this many rows of A an unpacked B is packed as a whole before it is used.
@@ -180,6 +182,7 @@ def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
     else:
         tile_rows, tile_panels = _panel_tile(m)
         options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "prefetch": 0 if m <= 4 else 1}
+        options["ahead_bytes"] = _AHEAD_BYTES if m <= 4 else 0
     return Program.of(
         f"{_GEMM}._rows_cpu:{chosen.kind}",
         ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
