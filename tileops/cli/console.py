@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -35,7 +36,7 @@ def table(
     for column in columns:
         made.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*[str(cell) for cell in row])
+        made.add_row(*[Text(str(cell)) for cell in row])  # plain text: brackets of a shape are no markup
     console = output()
     if not console.is_terminal:
         console = Console(width=10_000)  # a pipe or a file has no width to fit
