@@ -42,13 +42,13 @@ def test_a_region_starts_at_a_huge_page() -> None:
     assert arena.allocate(64).data_ptr() % (2 << 20) == 0
 
 
-def test_memory_outlives_the_arena_and_goes_with_its_last_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_outlives_the_arena_and_goes_with_its_last_block() -> None:
     first, second = arena.allocate(1000), arena.allocate(1000)
     region = arena._current
     assert region is not None
     mapping = weakref.ref(region.memory)
     del region
-    monkeypatch.setattr(arena, "_current", None)
+    arena._current = None
     del first
     gc.collect()
     assert mapping() is not None
