@@ -47,7 +47,7 @@ class Result:
         flops, bytes: of the call, by the manifest.
         limit_us: microseconds that the machine's limits allow: the memory probe of the same reads and writes
             in the same rounds, or flops over the arithmetic peak, whichever is longer.
-        notes: remarks by baseline name, such as which formulation was the fastest.
+        notes: by name of a group which formulation was the fastest; by name of a baseline why it is missing.
     """
 
     op: str
@@ -147,7 +147,7 @@ class Runner:
         entries = {"ours": Implementation(self.op)}
         for name, item in baselines.items():
             entries[name] = item if isinstance(item, Implementation) else Implementation(item)
-        self._check(entries)
+        notes = self._check(entries)
         flops, nbytes = self.op.eval_roofline()
         read, written = self._traffic(nbytes)
         calls = [self._cycled(item) for item in entries.values()]
@@ -160,14 +160,11 @@ class Runner:
             limit = max(limit, flops / ceiling.peaks().of(self.case.dtype) * 1e6)
         by_name = dict(zip(entries, timings, strict=True))
         ours = by_name.pop("ours")
-        notes: dict[str, str] = {}
-        for group, members in (groups or {}).items():
-            best = min(members, key=lambda name: by_name[name].median)
-            chosen = by_name[best]
-            for name in members:
-                del by_name[name]
-            by_name[group] = chosen
-            notes[group] = best
+        for group, names in (groups or {}).items():
+            members = {name: by_name.pop(name) for name in names if name in by_name}
+            if members:
+                notes[group] = min(members, key=lambda name: members[name].median)
+                by_name[group] = members[notes[group]]
         return Result(
             op=self.case.op,
             case=self.case.id,
@@ -181,14 +178,25 @@ class Runner:
             notes=notes,
         )
 
-    def _check(self, entries: Mapping[str, Implementation]) -> None:
+    def _check(self, entries: dict[str, Implementation]) -> dict[str, str]:
+        """Compares every result with the reference. Baselines that do not apply to the case are taken out of
+        `entries`; returns why, by name.
+        """
         expected = _outputs(self._workload.reference(*self.inputs, **self.case.params))
-        for name, item in entries.items():
+        inapplicable: dict[str, str] = {}
+        for name, item in list(entries.items()):
             if item.noncomparable_reason is not None:
                 continue
             if item.reset is not None:
                 item.reset()
-            got = _outputs(item.run(*(item.args[0] if item.args is not None else self.inputs)))
+            try:
+                got = _outputs(item.run(*(item.args[0] if item.args is not None else self.inputs)))
+            except NotImplementedError as error:
+                if name == "ours":
+                    raise
+                inapplicable[name] = str(error)
+                del entries[name]
+                continue
             for position, (actual, want) in enumerate(zip(got, expected, strict=True)):
                 if want is None:
                     continue
@@ -200,6 +208,7 @@ class Runner:
                     error = numerics.normalized_error(actual, want)
                     if not error < BASELINE_ERROR:
                         raise WrongResultError(f"{self.case}: baseline {name}: normalized error {error:.3g}")
+        return inapplicable
 
     def _cycled(self, item: Implementation) -> Callable[[], Any]:
         if item.reset is not None:

@@ -16,7 +16,7 @@ from tileops import manifest
 from tileops.bench import baselines, report
 from tileops.bench.case import Case, cases
 from tileops.bench.runner import DEFAULT_BUDGET_S, Result, Runner
-from tileops.errors import TileOpsError
+from tileops.errors import DispatchError, OpNotAvailableError, TileOpsError
 
 #: What a whole run may take, in seconds, with the default budget: cases share what they leave to each other.
 TOTAL_S = 17 * 60.0
@@ -30,11 +30,13 @@ class Session:
 
     Attributes:
         results: one per case that was measured.
-        failures: cases that could not be measured, with the reason.
+        declined: cases that no kernel serves, with the reason.
+        failures: cases that went wrong, with the reason.
         skipped: baselines that do not apply to a case, as (case, baseline, reason).
     """
 
     results: list[Result] = field(default_factory=list)
+    declined: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     skipped: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -93,6 +95,10 @@ def run(
             seconds = _share(start, len(chosen) - position, DEFAULT_BUDGET_S if budget is None else budget)
             try:
                 result = _measure(item, against, where, target, seconds, session)
+            except (DispatchError, OpNotAvailableError) as error:
+                session.declined[str(item)] = str(error)
+                show(f"{item}: declined: {error}")
+                continue
             except (TileOpsError, AssertionError) as error:
                 session.failures[str(item)] = str(error)
                 show(f"{item}: {error}")
@@ -105,6 +111,8 @@ def run(
         show(line)
     for where_, name, reason in session.skipped:
         show(f"{where_}: no {name}: {reason}")
+    if session.declined:
+        show(f"{len(session.declined)} of {len(chosen)} cases declined: no kernel serves them here")
     if session.failures:
         show(f"{len(session.failures)} of {len(chosen)} cases failed")
     return session
@@ -123,8 +131,13 @@ def _measure(
     op = getattr(import_module(f"tileops.{case.call.entry.family}"), case.op)
     runner = Runner(op, case, device=device, target=target, budget_s=budget_s)
     implementations, groups, missing = baselines.select(runner, against)
-    session.skipped += [(str(case), name, reason) for name, reason in missing.items()]
-    return runner.compare(implementations, groups=groups)
+    result = runner.compare(implementations, groups=groups)
+    grouped = {name for names in groups.values() for name in names}
+    absent = {name: note for name, note in result.notes.items() if name in implementations.keys() - grouped}
+    for group in groups.keys() - result.baselines.keys():
+        absent[group] = "; ".join({note for name, note in result.notes.items() if name in groups[group]})
+    session.skipped += [(str(case), name, reason) for name, reason in {**missing, **absent}.items()]
+    return result
 
 
 def _write(results: Sequence[Result], path: Path) -> None:
