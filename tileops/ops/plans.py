@@ -145,8 +145,11 @@ def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
 @lru_cache(maxsize=64)
 def _expanded_becomes_contiguous(ndim: int) -> bool:
     """Whether ``empty_like`` makes contiguous tensors of this rank out of expanded ones."""
+    if ndim > 8:
+        return False
     size = tuple(2 + axis % 3 for axis in range(ndim))
-    expanded = torch.empty((), device="meta").expand(size)
+    # Not on the meta device: its first `empty_like` imports sympy, which takes half a second.
+    expanded = torch.empty((), device="cpu").expand(size)
     return tuple(torch.empty_like(expanded).stride()) == contiguous_strides(size)
 
 
