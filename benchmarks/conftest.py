@@ -25,9 +25,7 @@ _results = pytest.StashKey[list[Result]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tileops")
-    group.addoption(
-        "--tileops-device", default=None, help="device of the benchmarks (default: cuda if there is one)"
-    )
+    group.addoption("--tileops-device", default=None, help="device of the benchmarks (default: cuda if there is one)")
     group.addoption("--tileops-target", default=None, help="target of the operators (default: builtin)")
     group.addoption("--tileops-budget", type=float, default=DEFAULT_BUDGET_S, help="seconds for one case")
     group.addoption("--tileops-json", default=None, help="file for the results")

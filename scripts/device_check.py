@@ -165,9 +165,7 @@ def check_instructions(out: Path) -> dict[str, Any]:
                 row["example"] = _example(case, ours, theirs, int(np.argmax(wrong)))
                 row["wrong"] = f"{int(wrong.sum())} of {len(wrong)}"
         except Exception as error:  # one bad case must not hide the others
-            row["status"] = (
-                f"ERROR {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            )
+            row["status"] = f"ERROR {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         rows.append(row)
     for row in rows:
         print(f"  {row['status']:12.12}  {row['instruction']}{_detail(row)}")
@@ -251,9 +249,7 @@ def machine() -> dict[str, Any]:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return {
         "gpu": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
@@ -297,12 +293,8 @@ def list_instructions() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path(os.environ.get("OUT", "device-check")), help="output folder"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "device-check")), help="output folder")
     parser.add_argument("--only", nargs="+", choices=STAGES, default=STAGES, help="stages to run")
     parser.add_argument("--wheels", action="store_true", help="say what must be installed, and stop")
     parser.add_argument("--list", action="store_true", help="print the modelled instructions, and stop")
@@ -342,9 +334,7 @@ def main() -> int:
         report["stages"][stage] = result
         write_report(options.out, report)
     passed = all(result["passed"] for result in report["stages"].values())
-    print(
-        f"\n{'passed' if passed else 'FAILED'} in {time.monotonic() - start:.0f} s; report in {options.out}"
-    )
+    print(f"\n{'passed' if passed else 'FAILED'} in {time.monotonic() - start:.0f} s; report in {options.out}")
     return 0 if passed else 1
 
 

@@ -40,9 +40,7 @@ def _tensors(*makers: Callable[[torch.device], torch.Tensor | None]) -> Callable
 
 
 COLD_COMPILES = (
-    ColdCompile(
-        "RMSNormFwdOp", _tensors(_randn(6, 64), _randn(64)), {"normalized_shape": (64,), "eps": 1e-6}
-    ),
+    ColdCompile("RMSNormFwdOp", _tensors(_randn(6, 64), _randn(64)), {"normalized_shape": (64,), "eps": 1e-6}),
     ColdCompile("GemmFwdOp", _tensors(_randn(6, 48), _randn(40, 48))),
     ColdCompile("RoPEFwdOp", _tensors(_randn(2, 6, 3, 32)), {"rope_layout": "interleaved"}, dynamic=1),
     ColdCompile(
@@ -51,9 +49,7 @@ COLD_COMPILES = (
         {"max_position": 64},
         dynamic=None,
     ),
-    ColdCompile(
-        "GQADenseFwdOp", _tensors(_randn(1, 6, 4, 32), _randn(1, 9, 2, 32), _randn(1, 9, 2, 32)), dynamic=None
-    ),
+    ColdCompile("GQADenseFwdOp", _tensors(_randn(1, 6, 4, 32), _randn(1, 9, 2, 32), _randn(1, 9, 2, 32)), dynamic=None),
     ColdCompile("SiluAndMulFwdOp", _tensors(_randn(6, 64))),
     ColdCompile("AddFwdOp", _tensors(_randn(6, 64), _randn(1, 64)), {"alpha": 2}),
 )

@@ -30,9 +30,7 @@ def reference(op: Op, tensors: tuple) -> torch.Tensor:
 
 
 def test_every_op_with_a_boundary_is_registered() -> None:
-    expected = [
-        name for name, entry in manifest.load_all().items() if entry.implemented and entry.has_boundary
-    ]
+    expected = [name for name, entry in manifest.load_all().items() if entry.implemented and entry.has_boundary]
     assert sorted(case.op for case in COLD_COMPILES) == sorted(expected)
 
 
@@ -46,9 +44,7 @@ def test_cold_fullgraph_compile(case: ColdCompile) -> None:
     torch.testing.assert_close(compiled(*tensors), reference(op, tensors) * 2, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in COLD_COMPILES if case.dynamic is not None], ids=lambda case: case.op
-)
+@pytest.mark.parametrize("case", [case for case in COLD_COMPILES if case.dynamic is not None], ids=lambda case: case.op)
 def test_shapes_may_vary_without_another_compile(case: ColdCompile) -> None:
     torch._dynamo.reset()
     op = build(case)

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "tileops"
-FAMILIES = sorted(
-    path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "settings", "errors")
-)
+FAMILIES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "settings", "errors"))
 
 #: layer -> the layers that it may import at run time (besides itself, errors and settings). A dotted name
 #: allows one module.
@@ -111,9 +109,7 @@ def test_imports_point_one_way() -> None:
             if not module.startswith("tileops."):
                 continue
             target = module.removeprefix("tileops.")
-            if layer(target) in (layer(own), "errors", "settings", "__version__") or permitted(
-                target, allowed
-            ):
+            if layer(target) in (layer(own), "errors", "settings", "__version__") or permitted(target, allowed):
                 continue
             if EXCEPTIONS.get(relative(path)) == layer(target):
                 continue
@@ -141,8 +137,7 @@ def test_only_jit_uses_llvmlite_and_numba_typing() -> None:
         for module, line in imported(path):
             top = module.partition(".")[0]
             if top == "llvmlite" or (
-                top in ("numba", "numba_cuda")
-                and module.partition(".")[2].startswith(("core", "extending", "cuda."))
+                top in ("numba", "numba_cuda") and module.partition(".")[2].startswith(("core", "extending", "cuda."))
             ):
                 wrong.append(f"{relative(path)}:{line}: {module}")
     assert not wrong, "\n".join(wrong)
@@ -194,16 +189,12 @@ def test_private_names_of_other_packages_stay_in_three_files() -> None:
 @pytest.mark.parametrize("file", PRIVATE)
 def test_files_with_private_names_state_versions(file: str) -> None:
     source = (PACKAGE / file).read_text()
-    assert "SUPPORTED" in source, (
-        f"{file}: names the versions in which its private names were checked (SUPPORTED)"
-    )
+    assert "SUPPORTED" in source, f"{file}: names the versions in which its private names were checked (SUPPORTED)"
 
 
 def _modules_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 

@@ -125,9 +125,7 @@ class Settings:
 
     def describe(self) -> list[tuple[str, Any, str]]:
         """`(variable, value, meaning)` of every setting."""
-        return [
-            (item.metadata["var"], getattr(self, item.name), item.metadata["doc"]) for item in fields(self)
-        ]
+        return [(item.metadata["var"], getattr(self, item.name), item.metadata["doc"]) for item in fields(self)]
 
 
 _current: Settings | None = None

@@ -24,8 +24,7 @@ def overlapping(cache: Path) -> list[tuple[float, float]]:
     """Starts that lie before the end of the interval that came first."""
     env = environment({"TILEOPS_CACHE_DIR": str(cache)})
     processes = [
-        subprocess.Popen([sys.executable, "-c", _CODE], env=env, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", _CODE], env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     spans = []
     for process in processes:

@@ -43,9 +43,7 @@ def test_a_large_space_is_sampled_without_repeats(fake, cache):
     (result,) = tune(kernels.Large, CALL, measurer=measurer, trials=40, seed=3).kernels
     texts = [point.text for point in result.points]
     assert len(set(texts)) == len(texts) == 40
-    assert result.best_seconds < 0.4 * result.default_seconds, (
-        "finds most of the way from 16 to 1 in 40 of 400"
-    )
+    assert result.best_seconds < 0.4 * result.default_seconds, "finds most of the way from 16 to 1 in 40 of 400"
     assert (cache / "studies.log").exists()
 
 

@@ -143,9 +143,7 @@ def test_an_implementation_may_bring_arguments_and_a_reset() -> None:
     def run(number: int) -> None:
         seen.append(number)
 
-    item = Implementation(
-        run, args=sets, reset=lambda: seen.append(-1), noncomparable_reason="returns nothing"
-    )
+    item = Implementation(run, args=sets, reset=lambda: seen.append(-1), noncomparable_reason="returns nothing")
     runner.compare({"other": item})
     assert seen[0] == -1
     assert seen[1:5] == [0, 1, 2, 0]
@@ -172,14 +170,10 @@ def test_means_are_taken_over_cases_then_operators() -> None:
     assert "B case-float32: x0.50 of torch" in lines
 
 
-def test_a_run_writes_its_results_as_json_and_names_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_writes_its_results_as_json_and_names_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     path = tmp_path / "results.json"
-    session = bench.run(
-        ["RMSNormFwdOp"], case="smollm2-decode", budget=0.01, json_path=path, show=shown.append
-    )
+    session = bench.run(["RMSNormFwdOp"], case="smollm2-decode", budget=0.01, json_path=path, show=shown.append)
     assert [row["dtype"] for row in json.loads(path.read_text())] == ["float32", "bfloat16", "float16"]
     assert not session.failures
     assert sum("smollm2-decode" in line for line in shown) >= 3
@@ -188,9 +182,7 @@ def test_a_run_writes_its_results_as_json_and_names_failures(
         return torch.zeros(1, 576, dtype=torch.float64)
 
     broken = workload("RMSNormFwdOp")
-    monkeypatch.setattr(
-        "tileops.bench.runner.workload", lambda op: SimpleNamespace(reference=wrong, cold=broken.cold)
-    )
+    monkeypatch.setattr("tileops.bench.runner.workload", lambda op: SimpleNamespace(reference=wrong, cold=broken.cold))
     session = bench.run(["RMSNormFwdOp"], case=SMALL, budget=0.01)
     assert not session.results
     assert "RMSNormFwdOp smollm2-decode-float32" in session.failures

@@ -41,9 +41,7 @@ def test_version_loads_neither_torch_nor_numba():
         "    assert not end.code\n"
         "print([name for name in ('torch', 'numba', 'optuna', 'llvmlite') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", loaded], env=environment(), capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", loaded], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -130,9 +128,7 @@ def test_bad_usage_is_exit_code_2(arguments):
 
 def test_an_error_is_one_clean_line_and_exit_code_1():
     text = tileops("cache", "info", code=1, TILEOPS_CACHE_SIZE="plenty")
-    assert text.strip().splitlines() == [
-        "error: TILEOPS_CACHE_SIZE='plenty': expected a size such as 2GiB or 500MB"
-    ]
+    assert text.strip().splitlines() == ["error: TILEOPS_CACHE_SIZE='plenty': expected a size such as 2GiB or 500MB"]
 
 
 @pytest.mark.in_tree_kernels

@@ -46,9 +46,7 @@ def abstract_calls(arch: str, dtype: str = "bfloat16") -> Iterator[tuple[type[Ke
 
     yield (
         RMSNormCudaKernel,
-        RMSNormCall(
-            x=t(8, 4096), weight=t(4096), output=t(8, 4096), normalized_ndim=1, eps=1e-5, device=device
-        ),
+        RMSNormCall(x=t(8, 4096), weight=t(4096), output=t(8, 4096), normalized_ndim=1, eps=1e-5, device=device),
     )
     yield SiluAndMulCudaKernel, SiluAndMulCall(x=t(8, 512), output=t(8, 256), device=device)
     yield AddCudaKernel, AddCall(a=t(8, 512), b=t(8, 512), output=t(8, 512), alpha=1, device=device)

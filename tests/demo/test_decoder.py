@@ -52,9 +52,7 @@ def test_narrow_dtypes_stay_close_to_float32(model_path: Path, dtype: torch.dtyp
     file = GGUFFile(model_path)
     ours = TileOpsDecoder(load_weights(file, dtype), 64)
     exact = TorchDecoder(load_weights(file, torch.float32), 64)
-    result = measure.agreement(
-        measure.passage_logits(ours, PROMPT * 4), measure.passage_logits(exact, PROMPT * 4)
-    )
+    result = measure.agreement(measure.passage_logits(ours, PROMPT * 4), measure.passage_logits(exact, PROMPT * 4))
     assert result.min_cosine > 0.999
     assert result.mean_kl < 2e-3
 
@@ -113,9 +111,7 @@ def test_packed_baseline_agrees(model_path: Path) -> None:
 
 def test_agreement_notices_a_wrong_logit() -> None:
     reference = torch.randn(5, 300)
-    assert measure.agreement(reference, reference) == measure.Agreement(
-        0.0, pytest.approx(1.0), pytest.approx(0.0)
-    )
+    assert measure.agreement(reference, reference) == measure.Agreement(0.0, pytest.approx(1.0), pytest.approx(0.0))
     wrong = reference.clone()
     wrong[3, 17] += 50
     result = measure.agreement(wrong, reference)

@@ -47,9 +47,7 @@ def test_every_unit_runs_once_in_chunks_of_the_grain(threads, n, grain):
 def test_arguments_are_checked():
     launch = _record().launch
     out = torch.zeros(1, 6, dtype=torch.int64)
-    with pytest.raises(
-        TypeError, match=r"record: launch\(threads, n, ptr, i64, f32, f64\) takes 6 arguments, got 3"
-    ):
+    with pytest.raises(TypeError, match=r"record: launch\(threads, n, ptr, i64, f32, f64\) takes 6 arguments, got 3"):
         launch(0, 1, 2)
     for bad in [(None, 1, 1.0, 1.0), (out.data_ptr(), 1.5, 1.0, 1.0), (out.data_ptr(), 1, "x", 1.0)]:
         with pytest.raises(TypeError):

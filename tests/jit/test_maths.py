@@ -67,9 +67,7 @@ def _run(target: jit.CpuTarget, x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def _inputs() -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
-    uniform = [
-        torch.rand(20_000, generator=generator) * 2 * bound - bound for bound in (1.0, 6.0, 110.0, 1e4)
-    ]
+    uniform = [torch.rand(20_000, generator=generator) * 2 * bound - bound for bound in (1.0, 6.0, 110.0, 1e4)]
     sizes = torch.exp2(torch.rand(40_000, generator=generator) * 276 - 149)
     return torch.cat([*uniform, sizes[:20_000], -sizes[20_000:]])
 

@@ -33,9 +33,7 @@ def test_matmul(target, dtype):
     packed = b.view(K, per_word, 2, width).permute(2, 0, 3, 1).contiguous()
     c = torch.full((rows, 2 * width), 7.0)
     args = ["i64", "i64", "ptr", "i64", "ptr", "ptr", "i64"]
-    entry = jit.get_entry(
-        Program.of("jit_test_bodies:matmul", args, rows=rows, vectors=vectors, dtype=dtype), target
-    )
+    entry = jit.get_entry(Program.of("jit_test_bodies:matmul", args, rows=rows, vectors=vectors, dtype=dtype), target)
     lda, ldc = a.stride(0) * a.element_size(), c.stride(0) * 4
     entry.launch(1, 2, K, N, a.data_ptr(), lda, packed.data_ptr(), c.data_ptr(), ldc)
     torch.testing.assert_close(c[:, :N], (a.double() @ b.double()).float()[:, :N], rtol=1e-5, atol=1e-4)

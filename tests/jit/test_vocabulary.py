@@ -15,9 +15,7 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 def test_operators(target):
     generator = torch.Generator().manual_seed(3)
     x, y = (torch.randn(1003, generator=generator) * 5 for _ in range(2))
-    specials = torch.tensor(
-        [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.5, -2.5, 1e-45, 0.5, 1.5]
-    )
+    specials = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.5, -2.5, 1e-45, 0.5, 1.5])
     pairs = torch.cartesian_prod(specials, specials)
     x, y = torch.cat([x, pairs[:, 0]]), torch.cat([y, pairs[:, 1]])
     n = x.numel()

@@ -33,9 +33,7 @@ def test_code_that_conforms() -> None:
     assert code_findings(gemm_class()) == []
 
 
-def _init_order(
-    self: Any, trans_b: bool = True, trans_a: bool = False, *, target: str | None = None
-) -> None: ...
+def _init_order(self: Any, trans_b: bool = True, trans_a: bool = False, *, target: str | None = None) -> None: ...
 def _init_more(
     self: Any, trans_a: bool = False, trans_b: bool = True, tile: int = 8, *, target: Any = None
 ) -> None: ...

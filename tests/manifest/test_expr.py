@@ -331,9 +331,7 @@ EXPRESSIONS = st.recursive(
             inner,
             inner,
         ),
-        st.builds(
-            "{}({})".format, st.sampled_from(["len", "prod", "category", "sum", "foo", "present"]), inner
-        ),
+        st.builds("{}({})".format, st.sampled_from(["len", "prod", "category", "sum", "foo", "present"]), inner),
         st.builds("{}[{}]".format, inner, inner),
         st.builds("all({} > 0 for p in {})".format, inner, inner),
     ),

@@ -57,9 +57,7 @@ def test_bad_types(text: object) -> None:
         k.parse_type(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["DType[float13]", "DType[]", "DType[float16 | float16]", "int", "Seq[Dim]", 1, "dim"]
-)
+@pytest.mark.parametrize("text", ["DType[float13]", "DType[]", "DType[float16 | float16]", "int", "Seq[Dim]", 1, "dim"])
 def test_bad_index_kinds(text: object) -> None:
     with pytest.raises(ManifestError):
         k.parse_index_kind(text)

@@ -16,16 +16,12 @@ from tileops.manifest.plan import Let, plan_branch
 from tileops.manifest.unify import unify
 
 
-def solve(
-    toy: Entry, tensors: dict[str, Any], point: dict[str, Any] | None = None, **params: Any
-) -> dict[str, Any]:
+def solve(toy: Entry, tensors: dict[str, Any], point: dict[str, Any] | None = None, **params: Any) -> dict[str, Any]:
     """Indices of a call; tensors are shapes, or (shape, dtype)."""
     choices = discriminants(toy.signature)
     values = {choice.name: choice.values[0] for choice in choices} | (point or {})
     plan = plan_branch(branch_at(toy.signature, choices, values))
-    facts = {
-        name: item if isinstance(item, tuple) else (tuple(item), "float32") for name, item in tensors.items()
-    }
+    facts = {name: item if isinstance(item, tuple) else (tuple(item), "float32") for name, item in tensors.items()}
     defaults = {name: param.default for name, param in toy.signature.scalars.items()}
     return unify(toy.name, plan, defaults | params, facts)
 
@@ -36,9 +32,7 @@ def signature(forall: str, inputs: str, output: str = "[]", **more: Any) -> Entr
     fields = simple("{}")
     fields["signature"] = {
         "forall": dict(part.split(":") for part in forall.replace(" ", "").split(",") if part),
-        "inputs": {
-            name.strip(): {"dtype": "float32", "shape": shape.strip()} for name, shape in declared.items()
-        },
+        "inputs": {name.strip(): {"dtype": "float32", "shape": shape.strip()} for name, shape in declared.items()},
         "outputs": {"output": {"dtype": "float32", "shape": output}},
         **more,
     }
@@ -185,9 +179,7 @@ def test_dtypes_unify_and_combine() -> None:
     toy = entry(fields)
     half, single = ((), "float16"), ((), "float32")
     assert solve(toy, {"x": half, "y": half, "z": single})["U"] == "float32"
-    with pytest.raises(
-        CheckError, match=r"inputs.y.dtype: y has dtype float32, expected float16, the dtype of x"
-    ):
+    with pytest.raises(CheckError, match=r"inputs.y.dtype: y has dtype float32, expected float16, the dtype of x"):
         solve(toy, {"x": half, "y": single, "z": single})
     with pytest.raises(CheckError, match="T=float32, U=float32 are not supported together"):
         solve(toy, {"x": single, "y": single, "z": single})
@@ -279,9 +271,7 @@ DIMS = st.dictionaries(st.sampled_from("MNK"), st.integers(0, 4), min_size=3, ma
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), DIMS, st.lists(st.integers(0, 3), max_size=3))
-def test_instantiated_signatures_infer_back(
-    data: st.DataObject, dims: dict[str, int], segment: list[int]
-) -> None:
+def test_instantiated_signatures_infer_back(data: st.DataObject, dims: dict[str, int], segment: list[int]) -> None:
     """For random shapes over known values, unification gives the values back, or the entry is rejected."""
     axis = st.sampled_from(["M", "N", "K", "2 * M", "N + 1", "3 * K + 2", "M * N", "*S", "4"])
     shapes = data.draw(st.lists(st.lists(axis, max_size=4), min_size=1, max_size=4))

@@ -30,9 +30,7 @@ def test_broadcast_is_torch_s(shapes: list[list[int]]) -> None:
         assert call("broadcast", *shapes) == expected
 
 
-@given(
-    SHAPES, st.one_of(st.none(), st.integers(-5, 5), st.lists(st.integers(-3, 3), max_size=3)), st.booleans()
-)
+@given(SHAPES, st.one_of(st.none(), st.integers(-5, 5), st.lists(st.integers(-3, 3), max_size=3)), st.booleans())
 def test_reduced_is_torch_s(shape: list[int], dim: Any, keepdim: bool) -> None:
     valid = call("valid_axes", dim, len(shape))
     unique = valid and call("unique_axes", dim, len(shape))

@@ -85,9 +85,7 @@ def test_attention_reads_the_keys_that_some_query_sees(
         "is_causal": is_causal,
         "window_size_left": left,
     }
-    fields["workloads"] = [
-        row | {"window_size_right": right, "dtype_cases": [{"T": "float32"}], "label": "a"}
-    ]
+    fields["workloads"] = [row | {"window_size_right": right, "dtype_cases": [{"T": "float32"}], "label": "a"}]
     flops, moved = cases(entry(fields, "GQADenseFwdOp"))[0].roofline()
     seen: set[int] = set()
     for query in range(s_q):
@@ -120,9 +118,7 @@ def test_effects_change_the_traffic() -> None:
         assert writes == a + after.outputs["norm"].nbytes
     fields["signature"]["inputs"]["a"]["write_only"] = True
     only = cases(entry(fields))[0]
-    assert traffic(only.view(), only.branch)[0] == sum(
-        item.nbytes for name, item in only.inputs.items() if name != "a"
-    )
+    assert traffic(only.view(), only.branch)[0] == sum(item.nbytes for name, item in only.inputs.items() if name != "a")
 
 
 def test_formulas_read_presence_and_bytes() -> None:

@@ -26,10 +26,7 @@ from tileops.ops.signature_codegen import CallSignature, signature_for
 
 
 def shapes(checked: Any) -> list[Any]:
-    return [
-        None if output is None else (output.name, tuple(output.shape), output.dtype)
-        for output in checked.outputs
-    ]
+    return [None if output is None else (output.name, tuple(output.shape), output.dtype) for output in checked.outputs]
 
 
 def test_rms_norm() -> None:
@@ -59,9 +56,7 @@ def test_rope_layouts_and_positions() -> None:
     assert "H" not in flat.indices
     ids = empty(5, dtype=torch.int32)
     assert check("RoPENeoxPositionIdsFwdOp", empty(5, 2, 8), ids, max_position=9).indices["R"] == 8
-    assert (
-        check("RoPENeoxPositionIdsFwdOp", empty(5, 2, 8), ids, max_position=9, rotary_dim=4).indices["R"] == 4
-    )
+    assert check("RoPENeoxPositionIdsFwdOp", empty(5, 2, 8), ids, max_position=9, rotary_dim=4).indices["R"] == 4
 
 
 def test_attention_presence_and_output_dtype() -> None:
@@ -72,14 +67,10 @@ def test_attention_presence_and_output_dtype() -> None:
     assert cast.outputs[0].dtype == torch.bfloat16
     f8 = torch.float8_e4m3fn
     scales = [empty(1, 2)] * 3
-    scaled = check(
-        "GQADenseFwdOp", q.to(f8), kv.to(f8), kv.to(f8), *scales, none, none, out_dtype=torch.float16
-    )
+    scaled = check("GQADenseFwdOp", q.to(f8), kv.to(f8), kv.to(f8), *scales, none, none, out_dtype=torch.float16)
     assert scaled.outputs[0].dtype == torch.float16
     tables = [empty(9, 2)] * 2
-    fused = check(
-        "GQADenseFwdOp", q, kv, kv, none, none, none, *tables, pos_encoding_mode="rope", rotary_dim=4
-    )
+    fused = check("GQADenseFwdOp", q, kv, kv, none, none, none, *tables, pos_encoding_mode="rope", rotary_dim=4)
     assert (fused.indices["R"], fused.indices["P"]) == (4, 9)
 
 
@@ -420,8 +411,7 @@ def test_generated_and_abstract_checks_agree(data: st.DataObject) -> None:
     signature = signature_for(toy)
     call = data.draw(st.sampled_from(cases(toy)), "case")
     params = {
-        name: getattr(torch, value) if name == "out_dtype" and value else value
-        for name, value in call.params.items()
+        name: getattr(torch, value) if name == "out_dtype" and value else value for name, value in call.params.items()
     }
     if "normalized_shape" in params:
         params["normalized_shape"] = tuple(data.draw(st.lists(SIZES, min_size=1, max_size=2)))
@@ -495,9 +485,7 @@ def test_construction_time_tensors() -> None:
         signature.construct()
     with pytest.raises(CheckError, match=r"params.table: table must be a torch.Tensor, got list"):
         signature.construct(table=[1.0])
-    with pytest.raises(
-        CheckError, match=r"params.rescale_factors.shape: .* axis 0 is 3 .* D // 2 = 4 from x"
-    ):
+    with pytest.raises(CheckError, match=r"params.rescale_factors.shape: .* axis 0 is 3 .* D // 2 = 4 from x"):
         signature.check_call(signature.construct(table=table, rescale_factors=torch.empty(3)), (empty(3, 8),))
     with_factors, plain = cases(toy)
     assert with_factors.held["rescale_factors"].shape == (4,)
@@ -519,9 +507,7 @@ def test_list_defaults_are_not_shared() -> None:
     signature = CallSignature(toy)
     signature.construct().params["sizes"].append(3)
     assert signature.construct().params["sizes"] == [1, 2]
-    assert shapes(signature.check_call(signature.construct(), (empty(3),))) == [
-        ("output", (1, 2), torch.float32)
-    ]
+    assert shapes(signature.check_call(signature.construct(), (empty(3),))) == [("output", (1, 2), torch.float32)]
     with pytest.raises(CheckError, match=r"outputs.output.shape: sizes is \[-1\]"):
         signature.construct(sizes=[-1])
 

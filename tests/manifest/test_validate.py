@@ -316,9 +316,7 @@ MUTATIONS: list[tuple[Change, str]] = [
         "composition.stages: stage x: there is no entry 'YFwdOp'",
     ),
     (
-        lambda f: f.update(
-            composition={"kind": "composite", "stages": [{"name": "x", "op": "Y", "kernel": "k"}]}
-        ),
+        lambda f: f.update(composition={"kind": "composite", "stages": [{"name": "x", "op": "Y", "kernel": "k"}]}),
         "composition.stages[0]: a stage names either an op or a kernel",
     ),
     # rows
@@ -442,8 +440,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     directory = ["--spec-dir", str(write(tmp_path, fields)), "--static"]
     assert validate.main(directory) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "[schema] ToyFwdOp: ref_api: 'no name' is no qualified name; write for example "
-        "torch.matmul (toy.yaml)",
+        "[schema] ToyFwdOp: ref_api: 'no name' is no qualified name; write for example torch.matmul (toy.yaml)",
         "[signature] ToyFwdOp: signature.shape_rules[2]: expected a condition, 'N' is of kind Dim (toy.yaml)",
         "1 entry checked: 2 errors",
     ]
@@ -476,9 +473,7 @@ def test_script_exit_code() -> None:
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), st.text(max_size=8))
 YAML = st.recursive(
     SCALARS,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
     max_leaves=8,
 )
 PATHS = st.sampled_from(

@@ -138,9 +138,7 @@ def test_irrelevant_where_a_guard_folds() -> None:
 
 def test_rows_that_no_dtype_index_concerns() -> None:
     toy = entry(
-        simple(
-            'forall: {N: Dim}\ninputs: {x: {dtype: float32, shape: "[N]"}}\noutputs: {}', "[{N: 2, label: a}]"
-        )
+        simple('forall: {N: Dim}\ninputs: {x: {dtype: float32, shape: "[N]"}}\noutputs: {}', "[{N: 2, label: a}]")
     )
     assert [call.case_id for call in instantiate(toy, 0)] == ["a"]
 

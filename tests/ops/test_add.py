@@ -119,9 +119,7 @@ def test_factor(dtype: torch.dtype, alpha: float) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers_wrap(dtype: torch.dtype, alpha: int) -> None:
     limits = torch.iinfo(dtype)
-    a = on_device(torch.tensor([limits.max, limits.min, 5, 0, 1, limits.max - 1] * 20, dtype=dtype)).view(
-        4, 30
-    )
+    a = on_device(torch.tensor([limits.max, limits.min, 5, 0, 1, limits.max - 1] * 20, dtype=dtype)).view(4, 30)
     b = on_device(torch.tensor([1, limits.max, limits.min, 0, limits.max, 2] * 20, dtype=dtype)).view(4, 30)
     op = AddFwdOp(alpha=alpha)
     for left, right in ((a, b), (a, b[:1]), (a[:, :1], b), (a.t(), b.t()), (a.t()[:, ::2], b.t()[:, ::2])):

@@ -77,9 +77,7 @@ def expected(shape: tuple[int, ...], layouts: list[OperandLayout]) -> list[tuple
     strides = [broadcast_strides(sizes, steps, shape) for sizes, steps in layouts]
     found = []
     for position, index in enumerate(itertools.product(*(range(size) for size in shape))):
-        inputs = (
-            4 * sum(i * step for i, step in zip(index, axis_steps, strict=True)) for axis_steps in strides
-        )
+        inputs = (4 * sum(i * step for i, step in zip(index, axis_steps, strict=True)) for axis_steps in strides)
         found.append((*inputs, 4 * position))
     return found
 
@@ -140,9 +138,7 @@ def test_contiguous_axes_merge_into_one() -> None:
     assert plan.sizes == (210,)
 
 
-@pytest.mark.parametrize(
-    "extent", [template.BLOCK - 1, template.BLOCK, template.BLOCK + 1, 3 * template.BLOCK + 5]
-)
+@pytest.mark.parametrize("extent", [template.BLOCK - 1, template.BLOCK, template.BLOCK + 1, 3 * template.BLOCK + 5])
 def test_long_rows_are_cut_into_blocks(extent: int) -> None:
     plan = check_plan((2, extent), [((2, extent), (extent + 1, 1))])
     assert plan.units == 2 * math.ceil(extent / template.BLOCK)

@@ -1,7 +1,9 @@
-"""Matrix multiplication against the float64 reference: sizes around every tile edge, layouts, special values, threads.
+"""Matrix multiplication against the float64 reference: sizes around every tile edge, layouts, special values,
+threads.
 
-Inputs are drawn so that results have unit variance (b is scaled by ``K ** -0.5``): then the tolerances of the dtypes
-(1e-5, 1.6e-2, 1e-3, relative plus absolute) bound what a float32 sum of K products may be off, for every K.
+Inputs are drawn so that results have unit variance (b is scaled by ``K ** -0.5``): then the tolerances of the
+dtypes (1e-5, 1.6e-2, 1e-3, relative plus absolute) bound what a float32 sum of K products may be off, for
+every K.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def test_sizes_around_every_tile_edge(dtype: torch.dtype, m: int) -> None:
         check(op(a, b), gemm.gemm(a, b), controls=m * n > 2, context=f"M={m} N={n} K={k}")
 
 
-@pytest.mark.parametrize("trans_a, trans_b", LAYOUTS)
+@pytest.mark.parametrize(("trans_a", "trans_b"), LAYOUTS)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_transposed_operands(dtype: torch.dtype, trans_a: bool, trans_b: bool) -> None:
     op = GemmFwdOp(trans_a, trans_b)

@@ -65,7 +65,8 @@ def test_only_the_packed_tensor_object_uses_the_pack() -> None:
     square, weight = cpu_operands(1, 64, 64, torch.float32)
     also = poisoned(weight)
     check(GemmFwdOp(trans_b=False)(square, weight), gemm.gemm(square, weight, trans_b=False))
-    assert packed.is_current and also.is_current
+    assert packed.is_current
+    assert also.is_current
 
 
 def test_the_pack_is_used_only_while_it_lives() -> None:
@@ -84,7 +85,8 @@ def test_a_pack_does_not_keep_its_weight_alive() -> None:
     packed = pack(b)
     del b
     gc.collect()
-    assert packed.weight is None and not packed.is_current
+    assert packed.weight is None
+    assert not packed.is_current
     with pytest.raises(RuntimeError, match="no longer exists"):
         packed.refresh()
 
@@ -94,10 +96,12 @@ def test_counted_writes_make_a_pack_stale_until_it_is_refreshed() -> None:
     a, b = cpu_operands(3, 40, 64, torch.float32)
     packed = pack(b)
     b.mul_(-2.0)
-    assert not packed.is_current and "stale" in repr(packed)
+    assert not packed.is_current
+    assert "stale" in repr(packed)
     check(op(a, b), gemm.gemm(a, b))
     packed.refresh()
-    assert packed.is_current and find_pack(b, True) is packed
+    assert packed.is_current
+    assert find_pack(b, True) is packed
     check(op(a, b), gemm.gemm(a, b))
 
 
@@ -184,7 +188,8 @@ def test_packed_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtyp
         a, b = cpu_operands(m, 300, 1500, dtype)
         packed = pack(b)
         one, two = (at_threads(count, lambda a=a, b=b: op(a, b)) for count in (1, 2))
-        assert torch.equal(bits(one), bits(two)) and packed.is_current
+        assert torch.equal(bits(one), bits(two))
+        assert packed.is_current
         serial = at_threads(1, lambda b=b: pack(b).buffer)
         assert torch.equal(serial, packed.buffer)
 
@@ -210,4 +215,5 @@ def test_the_layout_is_the_same_on_every_instruction_set(dtype: torch.dtype, ins
 def test_an_unknown_layout_is_refused() -> None:
     a, b = cpu_operands(2, 4, 8, torch.float32)
     assert "panels16-f32" in str(GemmCpuKernel.refusal(call_of(a, b, packed="other")))
-    assert spec_of(b).dtype == "float32" and gemm_cpu.packed_layout("float16") == "panels16-pairs"
+    assert spec_of(b).dtype == "float32"
+    assert gemm_cpu.packed_layout("float16") == "panels16-pairs"

@@ -60,9 +60,7 @@ def test_rms_norm(dtype: torch.dtype, size: int) -> None:
 def test_silu_and_mul(dtype: torch.dtype, size: int) -> None:
     x, output = values((3, 2 * size), dtype), torch.empty(3, size, dtype=dtype)
     for view in (x, strided(x)):
-        build(SiluAndMulCpuKernel, SiluAndMulCall(spec_of(view), spec_of(output)))(
-            view, output.fill_(torch.nan)
-        )
+        build(SiluAndMulCpuKernel, SiluAndMulCall(spec_of(view), spec_of(output)))(view, output.fill_(torch.nan))
         check(output, elementwise.silu_and_mul(x))
 
 

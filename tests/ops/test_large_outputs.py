@@ -13,9 +13,7 @@ pytestmark = pytest.mark.in_tree_kernels
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_results_are_the_same_with_and_without_huge_pages(
-    faster: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_the_same_with_and_without_huge_pages(faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "huge_pages_are_faster", lambda: faster)
     a = torch.arange(4096.0)[:, None]
     b = torch.arange(2049.0)

@@ -60,9 +60,7 @@ def test_every_half_precision_gate_is_rounded_once(dtype: torch.dtype) -> None:
 
 
 def test_special_values() -> None:
-    special = torch.tensor(
-        [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.8, -88.8, -100.0, 1e-40, 3e38, -3e38]
-    )
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.8, -88.8, -100.0, 1e-40, 3e38, -3e38])
     gate, up = torch.meshgrid(special, torch.tensor([1.0, -1.0, 0.0, torch.inf, torch.nan]), indexing="ij")
     x = on_device(torch.stack((gate.flatten(), up.flatten()), dim=1))
     check(SiluAndMulFwdOp()(x), silu_and_mul(x))

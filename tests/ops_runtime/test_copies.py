@@ -129,9 +129,7 @@ class Scaled(torch.utils.data.Dataset):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_data_loader_workers(method: str) -> None:
     op = used(ToyScaleFwdOp(2.0))
-    loader = torch.utils.data.DataLoader(
-        Scaled(op), batch_size=3, num_workers=2, multiprocessing_context=method
-    )
+    loader = torch.utils.data.DataLoader(Scaled(op), batch_size=3, num_workers=2, multiprocessing_context=method)
     rows = torch.cat(list(loader))
     assert rows[:, 0].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
 

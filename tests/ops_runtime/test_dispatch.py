@@ -112,9 +112,7 @@ def test_a_dispatched_call_belongs_to_the_op_that_was_called() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "layout", [lambda x: x, lambda x: x.t(), lambda x: x[:, ::2], lambda x: x[:1].expand(3, 4)]
-)
+@pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.t(), lambda x: x[:, ::2], lambda x: x[:1].expand(3, 4)])
 def test_opcheck(dtype: torch.dtype, layout) -> None:
     call = ToyScaleFwdOp(3.0)._call
     x = layout(torch.randn(3, 4, dtype=dtype))

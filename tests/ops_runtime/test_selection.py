@@ -68,18 +68,14 @@ def test_device_and_architecture() -> None:
     ampere = fresh_kernel(devices=frozenset({"cuda"}), supported_archs=frozenset({"sm_80"}))
     assert choose(cpu, hopper, ampere) is cpu
     assert choose(cpu, hopper, ampere, call=ON_CUDA) is hopper
-    with pytest.raises(
-        OpNotAvailableError, match=r"no kernel runs on cuda \(sm_90\).*runs on cpu.*runs on sm_80"
-    ):
+    with pytest.raises(OpNotAvailableError, match=r"no kernel runs on cuda \(sm_90\).*runs on cpu.*runs on sm_80"):
         choose(cpu, ampere, call=ON_CUDA)
 
 
 def test_explain_gives_a_verdict_on_each() -> None:
     chosen, refused = fresh_kernel(), fresh_kernel(**refusing("no"))
     general, cuda = fresh_kernel(general=True), fresh_kernel(devices=frozenset({"cuda"}))
-    verdicts = {
-        v.kernel: (v.outcome, v.reason) for v in selection.explain((chosen, refused, general, cuda), CALL)
-    }
+    verdicts = {v.kernel: (v.outcome, v.reason) for v in selection.explain((chosen, refused, general, cuda), CALL)}
     assert verdicts == {
         chosen: ("chosen", ""),
         refused: ("refused", "no"),

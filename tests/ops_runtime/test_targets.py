@@ -45,9 +45,7 @@ def scale_builder(calls: list[Any], result: Any = None) -> Any:
 def acme_op(calls: list[Any] | None = None, result: Any = None, **attributes: Any) -> type:
     kernel = fresh_kernel()
     cls = make_op(kernel, _static_axes=frozenset({(0, -1)}), **attributes)
-    backend.register_kernel_builder(
-        cls.__name__, "acme", scale_builder([] if calls is None else calls, result)
-    )
+    backend.register_kernel_builder(cls.__name__, "acme", scale_builder([] if calls is None else calls, result))
     return cls
 
 

@@ -35,9 +35,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def tune(kernel: Any, call: Any, **options: Any) -> Report:
         asked.append({"kernel": kernel, "call": call, **options})
-        found = KernelReport(
-            kernel.__name__, options["op"], "", DEFAULT, BEST, 2e-6, 1e-6, (), 3, 0.1, persisted=False
-        )
+        found = KernelReport(kernel.__name__, options["op"], "", DEFAULT, BEST, 2e-6, 1e-6, (), 3, 0.1, persisted=False)
         return Report((found,))
 
     monkeypatch.setattr("tileops.autotune.session.tune", tune)

@@ -89,9 +89,7 @@ class Device:
         self.max_grid = max_grid
         self.machines: list[Machine] = []
 
-    def tensor(
-        self, values: np.ndarray, dtype: str, *, storage_offset: int = 0, output: bool = False
-    ) -> FakeTensor:
+    def tensor(self, values: np.ndarray, dtype: str, *, storage_offset: int = 0, output: bool = False) -> FakeTensor:
         """Places an array, `storage_offset` elements past a 256-byte boundary."""
         assert values.dtype == NUMPY[dtype]
         offset = storage_offset * values.itemsize
@@ -137,6 +135,4 @@ def random(shape: Sequence[int], dtype: str, seed: int = 0) -> np.ndarray:
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str) -> None:
     """`actual` against a float64 reference, with the tolerance of `dtype`."""
-    np.testing.assert_allclose(
-        actual.astype(np.float64), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
-    )
+    np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])

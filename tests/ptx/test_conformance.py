@@ -36,9 +36,7 @@ def test_elementwise_forms_compute_what_they_say(group):
             assert case.agrees(execute(case), np.ascontiguousarray(expected).view(case.output)), case.name
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name not in ELEMENTWISE], ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", [case for case in CASES if case.name not in ELEMENTWISE], ids=lambda case: case.name)
 def test_structural_forms(case):
     result = execute(case)
     source = case.inputs[0]
@@ -85,9 +83,7 @@ def test_the_assembler_accepts_every_case():
 def test_the_documentation_lists_every_instruction():
     text = (Path(__file__).parents[2] / "docs/measurements/README.md").read_text()
     missing = [case.name for case in CASES if f"`{case.name}`" not in text]
-    assert not missing, (
-        "run scripts/device_check.py --list and put its table into docs/measurements/README.md"
-    )
+    assert not missing, "run scripts/device_check.py --list and put its table into docs/measurements/README.md"
 
 
 def test_every_case_is_a_module_that_parses():

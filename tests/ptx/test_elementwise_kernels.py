@@ -26,9 +26,7 @@ def run_silu(x: np.ndarray, dtype: str, arch: str, *, storage_offset: int = 0, m
     return program, device
 
 
-def run_add(
-    a: np.ndarray, b: np.ndarray, dtype: str, arch: str, *, alpha=1, offsets=(0, 0, 0), max_grid=None
-):
+def run_add(a: np.ndarray, b: np.ndarray, dtype: str, arch: str, *, alpha=1, offsets=(0, 0, 0), max_grid=None):
     device = Device(arch, max_grid)
     left = device.tensor(a, dtype, storage_offset=offsets[0])
     right = device.tensor(b, dtype, storage_offset=offsets[1])
@@ -71,9 +69,7 @@ def test_silu_and_mul_loops_when_the_grid_is_small():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_silu_special_values(arch):
-    gate = np.array(
-        [np.inf, -np.inf, np.nan, 0.0, -0.0, 88.5, -88.5, -104.0, 1e-40, -1e-40, 1e38, -1e38], np.float32
-    )
+    gate = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 88.5, -88.5, -104.0, 1e-40, -1e-40, 1e38, -1e38], np.float32)
     x = np.concatenate((gate, np.ones_like(gate)))[None]
     device = Device(arch)
     source, output = device.tensor(x, "float32"), device.empty((1, len(gate)), "float32")
@@ -137,9 +133,7 @@ def test_add_of_strided_inputs(dtype):
 
 
 def test_add_loops_when_the_grid_is_small():
-    _, device = run_add(
-        random((9, 1000), "float16"), random((9, 1000), "float16", 1), "float16", "sm_80", max_grid=3
-    )
+    _, device = run_add(random((9, 1000), "float16"), random((9, 1000), "float16", 1), "float16", "sm_80", max_grid=3)
     assert device.machines[0].grid == 3
 
 

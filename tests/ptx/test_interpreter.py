@@ -50,16 +50,12 @@ def test_a_copy():
 
 
 def test_a_read_past_the_end_names_instruction_and_thread():
-    with pytest.raises(
-        SimError, match=r"block 0 thread 40: load of 4 bytes outside every tensor.*\n.*ld\.global\.b32"
-    ):
+    with pytest.raises(SimError, match=r"block 0 thread 40: load of 4 bytes outside every tensor.*\n.*ld\.global\.b32"):
         run(COPY, size=40)
 
 
 def test_a_store_past_the_end():
-    body = (
-        "setp.lt.u32 %p1, %r0, 40; mov.u32 %r1, 5; @%p1 ld.global.b32 %r1, [%rd2]; st.global.b32 [%rd3], %r1;"
-    )
+    body = "setp.lt.u32 %p1, %r0, 40; mov.u32 %r1, 5; @%p1 ld.global.b32 %r1, [%rd2]; st.global.b32 [%rd3], %r1;"
     with pytest.raises(SimError, match=r"thread 40: store of 4 bytes outside the writable tensors"):
         run(body, size=40)
 
@@ -88,9 +84,7 @@ def test_the_read_only_path_must_not_see_a_store_of_the_same_launch():
 
 
 def test_shared_memory_through_a_barrier():
-    body = (
-        f"{SLOT} st.shared.b32 [%r3], %r0; bar.sync 0; ld.shared.b32 %r5, [%r4]; st.global.b32 [%rd3], %r5;"
-    )
+    body = f"{SLOT} st.shared.b32 [%r3], %r0; bar.sync 0; ld.shared.b32 %r5, [%r4]; st.global.b32 [%rd3], %r5;"
     np.testing.assert_array_equal(run(body, shared=ROW), np.arange(64)[::-1])
 
 
@@ -125,9 +119,7 @@ def test_shared_memory_out_of_bounds():
 
 
 def test_a_barrier_that_part_of_the_block_skips():
-    body = (
-        "setp.lt.u32 %p1, %r0, 32; @%p1 bra SKIP; bar.sync 0; bra OUT; SKIP: bra SKIP; OUT: mov.u32 %r1, 0;"
-    )
+    body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra SKIP; bar.sync 0; bra OUT; SKIP: bra SKIP; OUT: mov.u32 %r1, 0;"
     with pytest.raises(SimError, match="still runs after"):
         run(body, step_limit=1000)
     # A warp that has left counts as arrived, as on a GPU.
@@ -204,9 +196,7 @@ def test_fma64_rounds_once():
 
     rng = np.random.default_rng(2)
     a, b = rng.standard_normal((2, 2000))
-    c = np.where(
-        rng.random(2000) < 0.5, -(a * b), rng.standard_normal(2000) * 2.0 ** rng.integers(-60, 60, 2000)
-    )
+    c = np.where(rng.random(2000) < 0.5, -(a * b), rng.standard_normal(2000) * 2.0 ** rng.integers(-60, 60, 2000))
     for x, y, z, got in zip(a, b, c, fma64(a, b, c), strict=True):
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
         assert got == float(exact)

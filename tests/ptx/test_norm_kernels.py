@@ -112,9 +112,7 @@ def test_every_block_of_the_tile_space(block, arch):
 
 @pytest.mark.parametrize("size", [256, 4096, 20480, 33])
 def test_loops_when_the_grid_is_small(size):
-    _, device = run(
-        random((23, size), "float16"), random((size,), "float16", 1), "float16", "sm_90a", max_grid=2
-    )
+    _, device = run(random((23, size), "float16"), random((size,), "float16", 1), "float16", "sm_90a", max_grid=2)
     assert device.machines[0].grid == 2
 
 
@@ -156,9 +154,7 @@ def test_default_configs_use_128_bit_accesses_and_never_spill(dtype, arch):
     for size in (64, 576, 2048, 4096, 8192, 65536):
         shape = (2, size)
         x = Device(arch).tensor(np.zeros(shape, random((1,), dtype).dtype), dtype)
-        call = RMSNormCall(
-            x=x.spec, weight=None, output=x.spec, normalized_ndim=1, eps=EPS, device=DEVICE[arch]
-        )
+        call = RMSNormCall(x=x.spec, weight=None, output=x.spec, normalized_ndim=1, eps=EPS, device=DEVICE[arch])
         (program,) = RMSNormCudaKernel.programs(call, RMSNormCudaKernel.default_config(call)).values()
         facts = facts_of(program, arch)
         assert facts["spill_bytes"] == facts["stack_bytes"] == 0
@@ -170,9 +166,7 @@ def test_no_point_of_the_tile_space_spills(arch):
     for size in (576, 4096, 8192, 16384):
         for config in RMSNormCudaKernel.tile_space.points():
             x = Device(arch).tensor(random((1, size), "bfloat16"), "bfloat16")
-            call = RMSNormCall(
-                x=x.spec, weight=None, output=x.spec, normalized_ndim=1, eps=EPS, device=DEVICE[arch]
-            )
+            call = RMSNormCall(x=x.spec, weight=None, output=x.spec, normalized_ndim=1, eps=EPS, device=DEVICE[arch])
             (program,) = RMSNormCudaKernel.programs(call, config).values()
             assert facts_of(program, arch)["spill_bytes"] == 0, config
 

@@ -27,9 +27,7 @@ def rotate(x: np.ndarray, positions: np.ndarray, rotary_dim: int, base: float, l
     return out
 
 
-def run(
-    x: np.ndarray, dtype: str, arch: str, *, layout="neox", base=10000.0, storage_offset=0, max_grid=None
-):
+def run(x: np.ndarray, dtype: str, arch: str, *, layout="neox", base=10000.0, storage_offset=0, max_grid=None):
     device = Device(arch, max_grid)
     source = device.tensor(x, dtype, storage_offset=storage_offset)
     output = device.empty(x.shape, dtype)
@@ -186,9 +184,7 @@ def test_a_thread_takes_several_heads_when_there_is_much_work():
     device = Device("sm_90a")
     source, output = device.tensor(x, "float32"), device.empty(x.shape, "float32")
     facts = replace(DEVICE["sm_90a"], sm_count=1)
-    call = RoPECall(
-        x=source.spec, output=output.spec, rope_layout="neox", input_layout="2d", base=1e4, device=facts
-    )
+    call = RoPECall(x=source.spec, output=output.spec, rope_layout="neox", input_layout="2d", base=1e4, device=facts)
     device.run(RoPECudaKernel, call, source, output)
     assert device.machines[0].grid < 99 * 7 * 8 // 128 // 3
     assert_close(device.fetch(output), rotate(x, np.arange(99)[:, None], 64, 1e4, "neox"), "float32")

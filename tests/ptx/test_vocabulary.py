@@ -75,9 +75,9 @@ def test_accuracy(word: str, arch: str) -> None:
     reference, limit, tolerance = WORDS[word]
     rng = np.random.default_rng(3)
     small = rng.standard_normal(500)
-    x = np.concatenate(
-        (rng.uniform(-limit, limit, 500), small[np.abs(small) < limit], [1e-5, -1e-5, 0.3])
-    ).astype(np.float32)
+    x = np.concatenate((rng.uniform(-limit, limit, 500), small[np.abs(small) < limit], [1e-5, -1e-5, 0.3])).astype(
+        np.float32
+    )
     if word in ("log", "sqrt", "rsqrt_exact"):
         x = np.abs(x)
     got = run(unary(word), arch, x).astype(np.float64)

@@ -142,8 +142,7 @@ def _options(kernel: type[Any], call: Any) -> dict[str, Any]:
     return {
         item.name: value
         for item in fields(call)
-        if item.name not in kernel.tensors
-        and isinstance(value := getattr(call, item.name), bool | int | str | None)
+        if item.name not in kernel.tensors and isinstance(value := getattr(call, item.name), bool | int | str | None)
     }
 
 

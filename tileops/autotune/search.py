@@ -180,16 +180,12 @@ class TpeSearch:
         )
 
     def _config(self, indices: Config) -> dict[str, Any]:
-        return {
-            name: values[indices[name]] for name, values in self._space.parameters.items() if name in indices
-        }
+        return {name: values[indices[name]] for name, values in self._space.parameters.items() if name in indices}
 
     def _indices(self, config: Config) -> dict[str, int]:
         return {
             name: next(
-                i
-                for i, value in enumerate(values)
-                if type(value) is type(config[name]) and value == config[name]
+                i for i, value in enumerate(values) if type(value) is type(config[name]) and value == config[name]
             )
             for name, values in self._space.parameters.items()
         }

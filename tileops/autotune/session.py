@@ -161,9 +161,7 @@ class _Facts:
     def report(self, **values: Any) -> KernelReport:
         describe = getattr(self.call, "describe", None)
         text = describe() if describe is not None else repr(self.call)
-        return KernelReport(
-            kernel=self.kernel.__qualname__, op=self.op, call=text, default=self.default, **values
-        )
+        return KernelReport(kernel=self.kernel.__qualname__, op=self.op, call=text, default=self.default, **values)
 
     def unmeasured(self, note: str) -> KernelReport:
         return self.report(
@@ -203,9 +201,7 @@ def _still_known(record: Record | None) -> tuple[Point, ...]:
     return tuple(point for point in record.points if point.ok or same)
 
 
-def _search(
-    facts: _Facts, known: Sequence[Point], trials: int | None, seed: int, records: RecordStore
-) -> Search:
+def _search(facts: _Facts, known: Sequence[Point], trials: int | None, seed: int, records: RecordStore) -> Search:
     space = facts.kernel.tile_space
     points = [config for config in space.points(facts.call) if config != facts.default]
     storage = settings.current().tune_storage
@@ -273,9 +269,7 @@ class _Session:
         chosen = self._points.get(config_text(best))
         ratio = chosen.ratio if chosen is not None else 1.0
         default = Point(self._facts.default, "ok", default_seconds, 1.0)
-        ordered = sorted(
-            self._points.values(), key=lambda point: self._order.get(point.text, len(self._order))
-        )
+        ordered = sorted(self._points.values(), key=lambda point: self._order.get(point.text, len(self._order)))
         others = [point for point in ordered if point.text != default.text]
         if cut_off:
             note = note or f"the search was cut off to stay within {self._budget:g} s"
@@ -417,9 +411,7 @@ class _Session:
                 running = [found for found in running if found.result.ok]
                 if turn == 2 and len(running) > 2:
                     best = min(found.seconds for found in running)
-                    running = [
-                        found for found in running if found is self._default or found.seconds <= _LOSER * best
-                    ]
+                    running = [found for found in running if found is self._default or found.seconds <= _LOSER * best]
 
     # The choice
 
@@ -429,9 +421,7 @@ class _Session:
         near = [point for point in ok if point.ratio <= min(1.0, ok[0].ratio * 1.05)][:_FINALISTS]
         if not near:
             return "", self._facts.default
-        finalists = [
-            _Candidate(dict(point.config), self._order.get(point.text, len(self._order))) for point in near
-        ]
+        finalists = [_Candidate(dict(point.config), self._order.get(point.text, len(self._order))) for point in near]
         self._report("confirm")
         self._default.samples = []
         self._compile_limit = max(self._compile_limit, 5.0)
@@ -444,9 +434,7 @@ class _Session:
                 break
         for found in contenders[1:]:
             point = self._points[config_text(found.config)]
-            self._points[point.text] = Point(
-                point.config, "ok", found.seconds, found.seconds / self._default.seconds
-            )
+            self._points[point.text] = Point(point.config, "ok", found.seconds, found.seconds / self._default.seconds)
         if any(found.spread > _SPREAD for found in contenders):
             return "timings vary too much to choose by; nothing was recorded", self._facts.default
         return "", self._choose([self._points[config_text(found.config)] for found in contenders[1:]])

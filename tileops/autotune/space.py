@@ -39,9 +39,7 @@ class TileSpace:
         constraints: Sequence[Constraint] = (),
         bucket: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> None:
-        self.parameters: dict[str, tuple[Any, ...]] = {
-            name: tuple(values) for name, values in parameters.items()
-        }
+        self.parameters: dict[str, tuple[Any, ...]] = {name: tuple(values) for name, values in parameters.items()}
         for name, values in self.parameters.items():
             # Not a set: True and 1 are different values of a parameter.
             if not values or len({(type(value), value) for value in values}) != len(values):
@@ -93,9 +91,7 @@ class TileSpace:
         code = compile(constraint, "<constraint>", "eval")
         unknown = set(code.co_names) - self.parameters.keys()
         if unknown:
-            raise ValueError(
-                f"constraint {constraint!r} names {sorted(unknown)}, which are no tile parameters"
-            )
+            raise ValueError(f"constraint {constraint!r} names {sorted(unknown)}, which are no tile parameters")
         return _Expression(code)
 
     def __repr__(self) -> str:

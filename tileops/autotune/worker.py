@@ -24,9 +24,7 @@ from tileops.errors import KernelCompileError
 
 Reply = tuple[Outcome, float, str]
 
-_COLD_BYTES = (
-    96 << 20
-)  # operands larger than 1 MiB are cycled through this much memory, as weights of a model are
+_COLD_BYTES = 96 << 20  # operands larger than 1 MiB are cycled through this much memory, as weights of a model are
 _TOLERANCE = {"float16": 1e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-10}
 
 
@@ -102,9 +100,7 @@ class Runner:
     def _tensor_sets(self) -> list[list[Any]]:
         if not self._sets:
             self._sets.append(self._make_tensors(0))
-            size = sum(
-                tensor.numel() * tensor.element_size() for tensor in self._sets[0] if tensor is not None
-            )
+            size = sum(tensor.numel() * tensor.element_size() for tensor in self._sets[0] if tensor is not None)
             # A set in cache flatters configs that reread memory; small tensors are in cache in real use as
             # well.
             copies = min(8, _COLD_BYTES // size) if size >= 1 << 20 else 1

@@ -76,9 +76,7 @@ def register_kernel_builder(op: str, target: Target, build_kernel: BuildKernel) 
     with _lock:
         _check_name(target)
         if (op, target) in _registry.builders:
-            raise BackendError(
-                f"target {target!r} has a builder for {op} already; register one per op and target"
-            )
+            raise BackendError(f"target {target!r} has a builder for {op} already; register one per op and target")
         _registry.builders[op, target] = build_kernel
 
 
@@ -213,6 +211,4 @@ def _load_one(name: str, load: Callable[[], object]) -> None:
 
 def _check_name(target: Target) -> None:
     if target == BUILTIN:
-        raise BackendError(
-            f"target name {BUILTIN!r} is reserved for the kernels of this package; choose another"
-        )
+        raise BackendError(f"target name {BUILTIN!r} is reserved for the kernels of this package; choose another")

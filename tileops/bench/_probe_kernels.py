@@ -68,3 +68,28 @@ def multiply_add(*, dtype: str) -> Callable[..., None]:
             store(out + unit * 4, chains(seed))
 
     return body
+
+
+def matrix_multiply_add() -> Callable[..., None]:
+    """One unit is STEPS times four products of AMX tiles of bfloat16, 16 x 32 by 32 x 16 each."""
+
+    @lang.tile("data:i64, out:i64")
+    def products(t: Any, data: Any, out: Any) -> None:
+        t.amx_config()
+        for tile in range(4, 8):
+            t.amx_load(tile, data, 64)
+
+        def step(_: Any, carried: list[Any]) -> None:
+            for accumulator in range(4):
+                t.amx_dot_bf16(accumulator, 4 + accumulator // 2, 6 + accumulator % 2)
+
+        t.loop(0, STEPS, body=step)
+        for accumulator in range(4):
+            t.amx_store(accumulator, out + accumulator * 1024, 64)
+        t.amx_release()
+
+    def body(begin, end, tid, data, out):
+        for unit in range(begin, end):
+            products(data, out + unit * 4096)
+
+    return body

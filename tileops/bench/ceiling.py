@@ -15,6 +15,8 @@ from tileops.jit.program import Program
 from tileops.ops.plans import allocator
 
 _UNIT_BYTES = 8192
+#: Units of an arithmetic probe for each thread.
+_PEAK_UNITS = 16
 _MODULE = "tileops.bench._probe_kernels"
 
 
@@ -46,9 +48,7 @@ def memory_probe(read_bytes: int, written_bytes: int) -> Callable[[], torch.Tens
 
     def probe() -> torch.Tensor:
         target = allocate()
-        entry(
-            parallel.team(limit) if limit else 0, units, source.data_ptr(), read, target.data_ptr(), written
-        )
+        entry(parallel.team(limit) if limit else 0, units, source.data_ptr(), read, target.data_ptr(), written)
         return target
 
     return probe
@@ -60,21 +60,41 @@ def _to_lines(nbytes: float) -> int:
 
 @functools.cache
 def peaks() -> Peaks:
-    """The arithmetic peaks of all threads that torch uses, measured once per process."""
+    """The arithmetic peaks of all threads that torch uses, measured once per process.
+
+    bfloat16's is that of the fastest instruction that multiplies it: AMX tiles, dot products of pairs, or
+    float32's.
+    """
     from tileops.bench import _probe_kernels as kernels
 
-    lanes, threads = jit.cpu_target().lanes, torch.get_num_threads()
-    found = {}
-    for dtype, flops_per_lane in (("float32", 2), ("bfloat16", 4)):
-        short = {"float32": "f32", "bfloat16": "bf16"}[dtype]
-        entry = jit.get_entry(Program.of(f"{_MODULE}:multiply_add", ["f32", "ptr"], dtype=short)).launch
-        units = 16 * threads
-        out = torch.empty(units, device="cpu")
+    target = jit.cpu_target()
+    vectors = kernels.CHAINS * kernels.STEPS * target.lanes
+    single = _rate(_vector_probe("f32"), vectors * 2)
+    half = max(single, _rate(_vector_probe("bf16"), vectors * 4))
+    if target.has_amx:
+        half = max(half, _rate(_matrix_probe(), 4 * kernels.STEPS * 2 * 16 * 16 * 32))
+    return Peaks({"float32": single, "bfloat16": half})
 
-        def run(entry: Callable[..., None] = entry, units: int = units, out: torch.Tensor = out) -> None:
-            entry(threads, units, 0.5, out.data_ptr())
 
-        (timing,) = measure([run], budget_s=0.3)
-        work = units * kernels.CHAINS * kernels.STEPS * lanes * flops_per_lane
-        found[dtype] = work / min(timing.samples)
-    return Peaks(found)
+Launch = Callable[[int, int], None]  # of a number of units on a number of threads
+
+
+def _vector_probe(dtype: str) -> Launch:
+    entry = jit.get_entry(Program.of(f"{_MODULE}:multiply_add", ["f32", "ptr"], dtype=dtype)).launch
+    out = torch.empty(_PEAK_UNITS * torch.get_num_threads(), device="cpu")
+    return lambda threads, units: entry(threads, units, 0.5, out.data_ptr())
+
+
+def _matrix_probe() -> Launch:
+    entry = jit.get_entry(Program.of(f"{_MODULE}:matrix_multiply_add", ["ptr", "ptr"])).launch
+    data = torch.zeros(512, dtype=torch.bfloat16, device="cpu")
+    out = torch.empty(_PEAK_UNITS * torch.get_num_threads(), 1024, device="cpu")
+    return lambda threads, units: entry(threads, units, data.data_ptr(), out.data_ptr())
+
+
+def _rate(launch: Launch, flops_per_unit: int) -> float:
+    """flop/s on all threads."""
+    threads = torch.get_num_threads()
+    units = _PEAK_UNITS * threads
+    (timing,) = measure([lambda: launch(threads, units)], budget_s=0.3)
+    return units * flops_per_unit / min(timing.samples)

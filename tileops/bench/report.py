@@ -60,8 +60,7 @@ def summary(results: Sequence[Result]) -> list[str]:
         header = "".join(f"{dtype:>12s}" for dtype in [*dtypes, "all"])
         lines.append(f"  {'':28s}{header}")
         per_dtype = {
-            dtype: operator_means([item for item in results if item.dtype == dtype], baseline)
-            for dtype in dtypes
+            dtype: operator_means([item for item in results if item.dtype == dtype], baseline) for dtype in dtypes
         }
         overall = operator_means(results, baseline)
         for op, mean in overall.items():
@@ -69,9 +68,7 @@ def summary(results: Sequence[Result]) -> list[str]:
             lines.append(f"  {op:28s}" + "".join(f"{cell:12.2f}" for cell in [*cells, mean]))
         totals = [geometric_mean(per_dtype[dtype].values()) for dtype in dtypes]
         total = geometric_mean(overall.values())
-        lines.append(
-            f"  {'total (mean of operators)':28s}" + "".join(f"{cell:12.2f}" for cell in [*totals, total])
-        )
+        lines.append(f"  {'total (mean of operators)':28s}" + "".join(f"{cell:12.2f}" for cell in [*totals, total]))
     slower = [
         (result, name, ratio)
         for result in results

@@ -41,9 +41,7 @@ class Session:
     skipped: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def selected(
-    ops: Sequence[str] | None = None, case: str | None = None, dtype: str | None = None
-) -> list[Case]:
+def selected(ops: Sequence[str] | None = None, case: str | None = None, dtype: str | None = None) -> list[Case]:
     """The cases of implemented operators that match.
 
     Args:

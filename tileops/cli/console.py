@@ -28,9 +28,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def table(
-    *columns: str, rows: list[tuple[Any, ...]], title: str | None = None, numeric: tuple[str, ...] = ()
-) -> None:
+def table(*columns: str, rows: list[tuple[Any, ...]], title: str | None = None, numeric: tuple[str, ...] = ()) -> None:
     """Prints a table; on something that is not a terminal, as wide as its content needs."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:

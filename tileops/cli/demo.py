@@ -13,9 +13,7 @@ _PROMPT = "What is the capital of France, and what is it known for?"
 
 
 def command(
-    prompt: Annotated[
-        str, typer.Option("--prompt", help="What to ask; the chat template is applied.")
-    ] = _PROMPT,
+    prompt: Annotated[str, typer.Option("--prompt", help="What to ask; the chat template is applied.")] = _PROMPT,
     dtype: Annotated[str, typer.Option("--dtype", help="bfloat16, float32 or float16.")] = "bfloat16",
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer.")] = 64,
     model: Annotated[

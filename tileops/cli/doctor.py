@@ -38,8 +38,7 @@ def collect() -> dict[str, dict[str, Any]]:
         cpu["problem"] = str(error)
     held = list(packs())
     return {
-        "versions": {"tileops": __version__, "python": platform.python_version()}
-        | {p: _version(p) for p in _PACKAGES},
+        "versions": {"tileops": __version__, "python": platform.python_version()} | {p: _version(p) for p in _PACKAGES},
         "cpu": cpu,
         "cuda": _cuda(),
         "launcher": dict(jit.parallel.describe()),

@@ -10,9 +10,7 @@ from tileops.cli import catalogue
 from tileops.cli.console import JsonFlag, output, print_json, size, table
 
 
-def command(
-    op: Annotated[str, typer.Argument(help="Name of the operator.")], as_json: JsonFlag = False
-) -> None:
+def command(op: Annotated[str, typer.Argument(help="Name of the operator.")], as_json: JsonFlag = False) -> None:
     """Show an operator: signature, kernels and workload cases with their cost."""
     from tileops.manifest import workload
 
@@ -33,8 +31,7 @@ def command(
         "outputs": {name: str(decl) for name, decl in signature.outputs.items()},
         "rules": [str(rule) for rule in signature.shape_rules],
         "kernels": {
-            key: sorted(kernel.devices)
-            for key, kernel in (cls.kernel_types.items() if cls is not None else ())
+            key: sorted(kernel.devices) for key, kernel in (cls.kernel_types.items() if cls is not None else ())
         },
         "cases": cases,
     }
@@ -43,18 +40,14 @@ def command(
         return
     console = output()
     console.print(f"tileops.{entry.family}.{entry.name}", style="bold", highlight=False)
-    console.print(
-        f"{entry.status}; follows {entry.ref_api or 'no single API'}\n", highlight=False, markup=False
-    )
+    console.print(f"{entry.status}; follows {entry.ref_api or 'no single API'}\n", highlight=False, markup=False)
     for title in ("params", "inputs", "outputs"):
         if facts[title]:
             table(title, "", rows=[(f"  {name}", text) for name, text in facts[title].items()])
     if facts["rules"]:
         table("rules", rows=[(f"  {rule}",) for rule in facts["rules"]])
     if facts["kernels"]:
-        table(
-            "kernels", "devices", rows=[(f"  {key}", ", ".join(on)) for key, on in facts["kernels"].items()]
-        )
+        table("kernels", "devices", rows=[(f"  {key}", ", ".join(on)) for key, on in facts["kernels"].items()])
     table(
         "cases",
         "GFLOP",

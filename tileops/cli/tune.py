@@ -33,18 +33,12 @@ def command(
     planned = list(planned_calls(cls, device_for(_arch()), case))
     missing = set(case or ()) - {call.case_id for call in planned}
     if missing:
-        raise usage_error(
-            f"{entry.name} has no case {sorted(missing)[0]!r}; `tileops show {entry.name}` lists them"
-        )
-    tunable = [
-        call for call in planned if not isinstance(call, RefusedCall) and call.kernel.tile_space is not None
-    ]
+        raise usage_error(f"{entry.name} has no case {sorted(missing)[0]!r}; `tileops show {entry.name}` lists them")
+    tunable = [call for call in planned if not isinstance(call, RefusedCall) and call.kernel.tile_space is not None]
     if not tunable:
         raise usage_error(f"{entry.name}: the kernels of these cases have no tile parameters")
     reports = [
-        tune(
-            call.kernel, call.call, op=entry.name, budget=budget, trials=trials, seed=seed, progress=progress
-        )
+        tune(call.kernel, call.call, op=entry.name, budget=budget, trials=trials, seed=seed, progress=progress)
         for call in tunable
     ]
     report = Report.merge(reports)

@@ -21,9 +21,7 @@ def command(
     ops: Annotated[list[str] | None, typer.Argument(help="Operators (default: all).")] = None,
     arch: Annotated[
         str,
-        typer.Option(
-            "--arch", help="Comma-separated: native (this CPU), sm_80, sm_90a, ... (no GPU is needed)."
-        ),
+        typer.Option("--arch", help="Comma-separated: native (this CPU), sm_80, sm_90a, ... (no GPU is needed)."),
     ] = "native",
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Compile processes; 0: one for each core.")] = 0,
     as_json: JsonFlag = False,
@@ -128,6 +126,4 @@ def _print(summary: dict[str, Any], arches: str) -> None:
     for label, count in summary["without_kernel"].items():
         console.print(f"  {label}: {count} cases have no kernel yet", highlight=False)
     for failure in summary["failed"]:
-        console.print(
-            f"  {failure['program']}: {failure['reason']}", style="red", highlight=False, markup=False
-        )
+        console.print(f"  {failure['program']}: {failure['reason']}", style="red", highlight=False, markup=False)

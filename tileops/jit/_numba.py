@@ -50,9 +50,7 @@ class CompiledFunction:
     undefined: tuple[str, ...]
 
 
-def compile_function(
-    function: Callable[..., Any], args: Sequence[str], target: CpuTarget
-) -> CompiledFunction:
+def compile_function(function: Callable[..., Any], args: Sequence[str], target: CpuTarget) -> CompiledFunction:
     """Compiles `function`, whose parameters have the kinds `args` and which returns nothing.
 
     Args:
@@ -78,9 +76,7 @@ def private_names_fit() -> bool:
     """Whether Numba is of a known version and a trivial function compiles by the private route."""
     version = tuple(int(part) for part in re.findall(r"\d+", numba.__version__)[:2])
     if not SUPPORTED[0] <= version < SUPPORTED[1]:
-        log.warning(
-            "Numba %s is not one of the known versions; using its public interface", numba.__version__
-        )
+        log.warning("Numba %s is not one of the known versions; using its public interface", numba.__version__)
         return False
     try:
         _private_names()
@@ -171,9 +167,7 @@ def _private_names() -> Any:
 
         def compile(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> CompiledFunction:
             self.target.refresh()
-            result = compiler.compile_extra(
-                self.typing, self.target, function, signature, types.none, self.flags, {}
-            )
+            result = compiler.compile_extra(self.typing, self.target, function, signature, types.none, self.flags, {})
             code = result.library.emit_native_object()
             return CompiledFunction(code, result.fndesc.llvm_func_name, "numba", undefined_symbols(code))
 
@@ -185,9 +179,7 @@ def _compiler(target: CpuTarget) -> Any:
     return _private_names()(target)
 
 
-def _compile_privately(
-    function: Callable[..., Any], signature: tuple[Any, ...], target: CpuTarget
-) -> CompiledFunction:
+def _compile_privately(function: Callable[..., Any], signature: tuple[Any, ...], target: CpuTarget) -> CompiledFunction:
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
@@ -199,9 +191,7 @@ def _compile_privately(
 _public_target: CpuTarget | None = None
 
 
-def _compile_publicly(
-    function: Callable[..., Any], signature: tuple[Any, ...], target: CpuTarget
-) -> CompiledFunction:
+def _compile_publicly(function: Callable[..., Any], signature: tuple[Any, ...], target: CpuTarget) -> CompiledFunction:
     """Through `numba.cfunc`, whose typing is process-wide: one CPU target per process."""
     global _public_target
     if _public_target is None:

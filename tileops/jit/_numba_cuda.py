@@ -63,9 +63,7 @@ def compile_ptx(
     return _compile(function, args, capability, block)
 
 
-def _compile(
-    function: Callable[..., Any], args: Sequence[str], capability: tuple[int | str, ...], block: int
-) -> str:
+def _compile(function: Callable[..., Any], args: Sequence[str], capability: tuple[int | str, ...], block: int) -> str:
     from numba import cuda
 
     types, _ = intrinsic_tools()

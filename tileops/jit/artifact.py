@@ -60,9 +60,7 @@ def canonical_json(value: Any) -> str:
         TypeError: `value` holds something else than None, bool, int, float, str, NumPy scalars, and tuples,
             lists and string-keyed mappings of these.
     """
-    return json.dumps(
-        _plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

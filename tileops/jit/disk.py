@@ -382,9 +382,7 @@ class ByteStore:
                 if excess <= 0:
                     break
             connection.executemany("DELETE FROM Cache WHERE rowid = ?", dropped)
-        log.debug(
-            "dropped %d entries of %s to stay within %d bytes", len(dropped), self.directory, self.size_limit
-        )
+        log.debug("dropped %d entries of %s to stay within %d bytes", len(dropped), self.directory, self.size_limit)
 
     def flush(self) -> None:
         """Writes pending last-used times; runs when the process ends."""

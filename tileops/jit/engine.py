@@ -252,8 +252,6 @@ def _cold_message(store: Store, key: ArtifactKey, program: Program, target: Any)
     nearest = store.nearest(key)
     if nearest is not None:
         digest, fields = nearest
-        listed = "; ".join(
-            f"{name}: wanted {ours!r}, stored {theirs!r}" for name, (ours, theirs) in fields.items()
-        )
+        listed = "; ".join(f"{name}: wanted {ours!r}, stored {theirs!r}" for name, (ours, theirs) in fields.items())
         text += f" The nearest stored key {digest[:12]} differs in {listed}."
     return text + " Compile it beforehand with `tileops warm`, or unset TILEOPS_JIT."

@@ -124,8 +124,7 @@ def _source_files(package: str) -> Iterator[tuple[str, Path]]:
         spec = importlib.util.find_spec(package)
         if spec is None:
             raise KernelCompileError(
-                f"the package {package!r}, which defines a kernel, cannot be found; install it or put it on "
-                "PYTHONPATH"
+                f"the package {package!r}, which defines a kernel, cannot be found; install it or put it on PYTHONPATH"
             )
         if spec.submodule_search_locations:
             for place in sorted(spec.submodule_search_locations):

@@ -46,16 +46,12 @@ class Program:
             raise ValueError(f"factory={self.factory!r}: expected 'package.module:function'")
         unknown = [kind for kind in self.args if kind not in ARGUMENT_KINDS]
         if unknown:
-            raise ValueError(
-                f"{self.factory}: argument kinds {unknown}: expected {', '.join(ARGUMENT_KINDS)}"
-            )
+            raise ValueError(f"{self.factory}: argument kinds {unknown}: expected {', '.join(ARGUMENT_KINDS)}")
         if self.grain < 1:
             raise ValueError(f"{self.factory}: grain={self.grain}: expected 1 or more")
         names = [name for name, _ in self.config]
         if names != sorted(set(names)):
-            raise ValueError(
-                f"{self.factory}: config names {names} must be sorted and distinct; use Program.of"
-            )
+            raise ValueError(f"{self.factory}: config names {names} must be sorted and distinct; use Program.of")
         for name, value in self.config:
             _check_value(self.factory, name, value)
 

@@ -170,9 +170,7 @@ class Store:
 
     def reject(self, key: ArtifactKey, reason: str) -> None:
         """Moves the entry of `key` to the quarantine: it is damaged, or the loader refused it."""
-        self._disk.warn(
-            f"the entry {key.digest} of the kernel cache at {self._disk.directory} is not used: {reason}"
-        )
+        self._disk.warn(f"the entry {key.digest} of the kernel cache at {self._disk.directory} is not used: {reason}")
         self._disk.discard(key.digest, keep_copy=True)
 
     def nearest(self, key: ArtifactKey) -> tuple[str, dict[str, tuple[Any, Any]]] | None:
@@ -191,10 +189,7 @@ class Store:
 
     def entries(self) -> list[StoredEntry]:
         """Every intact entry of the cache directory, the most recently used first."""
-        return [
-            _summary(digest, header, size, used)
-            for digest, header, size, used in self._headers(bundles=False)
-        ]
+        return [_summary(digest, header, size, used) for digest, header, size, used in self._headers(bundles=False)]
 
     def info(self) -> dict[str, Any]:
         """Directory, state, number of entries, bytes, limit and bundles, as plain values."""

@@ -128,8 +128,7 @@ class TensorSpec:
         """
         dense = contiguous_strides(self.shape)
         return self.numel == 0 or all(
-            size == 1 or stride == want
-            for size, stride, want in zip(self.shape, self.strides, dense, strict=True)
+            size == 1 or stride == want for size, stride, want in zip(self.shape, self.strides, dense, strict=True)
         )
 
     def __str__(self) -> str:
@@ -154,9 +153,7 @@ class CallSpec:
 
     def describe(self) -> str:
         """One line for error messages: every tensor and parameter."""
-        shown = (
-            f"{item.name}={_show(getattr(self, item.name))}" for item in fields(self) if item.name != "device"
-        )
+        shown = (f"{item.name}={_show(getattr(self, item.name))}" for item in fields(self) if item.name != "device")
         where = self.device.type if self.device.arch is None else f"{self.device.type} ({self.device.arch})"
         return f"{', '.join(shown)}, device={where}"
 
@@ -185,9 +182,7 @@ class KernelInterface:
         known = {item.name for item in fields(cls.call_spec)}
         unknown = [name for name in cls.tensors if name not in known]
         if unknown:
-            raise TypeError(
-                f"{cls.__name__}.tensors names {unknown}, which are no fields of {cls.call_spec.__name__}"
-            )
+            raise TypeError(f"{cls.__name__}.tensors names {unknown}, which are no fields of {cls.call_spec.__name__}")
 
 
 class Kernel:
@@ -228,9 +223,7 @@ class Kernel:
         Only compile classes may enter (dtypes, flags, extents from small closed sets, layout classes): a
         kernel compiles at most eight variants per dtype and config, however many shapes it meets.
         """
-        raise NotImplementedError(
-            f"{cls.__name__} does not say what it compiles: define programs(call, config)"
-        )
+        raise NotImplementedError(f"{cls.__name__} does not say what it compiles: define programs(call, config)")
 
     @classmethod
     def identity(cls, call: Any, config: Config) -> Hashable:
@@ -261,12 +254,8 @@ def interface_of(kernel: type[Kernel]) -> type[KernelInterface]:
     Raises:
         TypeError: it implements none, or several.
     """
-    found = [
-        base for base in kernel.__mro__ if "call_spec" in base.__dict__ and issubclass(base, KernelInterface)
-    ]
+    found = [base for base in kernel.__mro__ if "call_spec" in base.__dict__ and issubclass(base, KernelInterface)]
     if len(found) != 1:
         names = ", ".join(base.__name__ for base in found) or "none"
-        raise TypeError(
-            f"{kernel.__name__} must implement exactly one kernel interface, it implements {names}"
-        )
+        raise TypeError(f"{kernel.__name__} must implement exactly one kernel interface, it implements {names}")
     return found[0]

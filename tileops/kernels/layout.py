@@ -16,9 +16,7 @@ def broadcast_strides(shape: Sequence[int], strides: Sequence[int], target: Sequ
     return tuple(padded)
 
 
-def coalesce(
-    shape: Sequence[int], *strides: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def coalesce(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Merges neighbouring axes that every operand walks with one step, and drops axes of size one.
 
     Args:

@@ -33,9 +33,7 @@ def _parsed(raw: loading.RawEntry) -> Entry:
 def _strict(entry: Entry) -> Entry:
     if entry.problems:
         first = entry.problems[0]
-        more = (
-            f" (and {len(entry.problems) - 1} more; run tileops validate)" if len(entry.problems) > 1 else ""
-        )
+        more = f" (and {len(entry.problems) - 1} more; run tileops validate)" if len(entry.problems) > 1 else ""
         raise ManifestError(f"{entry.file}: {entry.name}: {first.field}: {first.message}{more}")
     return entry
 

@@ -118,15 +118,11 @@ def settle_presence(signature: Signature, facts: Facts) -> Facts:
     expressions.
     """
     present = {
-        name: True
-        for name, decl in signature.tensors.items()
-        if decl.role != "output" and decl.optional is None
+        name: True for name, decl in signature.tensors.items() if decl.role != "output" and decl.optional is None
     }
     present.update(facts.present)
     constants = dict(facts.constants)
-    pending = {
-        name: decl.optional for name, decl in signature.tensors.items() if isinstance(decl.optional, Expr)
-    }
+    pending = {name: decl.optional for name, decl in signature.tensors.items() if isinstance(decl.optional, Expr)}
     while True:
         decided = {}
         for name, expr in pending.items():
@@ -259,8 +255,7 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
             key = "nullable" if decl.role == "output" else "optional"
             raise BranchError(
                 f"{decl.where}.{key}",
-                f"{expr} is not decided by finite discriminants; use Bool and enum parameters and "
-                "present(...)",
+                f"{expr} is not decided by finite discriminants; use Bool and enum parameters and present(...)",
             )
     finite = discriminant_names(choices)
     rules, restrictions = [], []
@@ -278,16 +273,8 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
     for name, param in signature.params.items():
         if param.tensor is not None and facts.present[name]:
             held[name] = _tensor(signature, param.tensor, facts)
-    inputs = {
-        name: _tensor(signature, decl, facts)
-        for name, decl in signature.inputs.items()
-        if facts.present[name]
-    }
-    outputs = {
-        name: _tensor(signature, decl, facts)
-        for name, decl in signature.outputs.items()
-        if facts.present[name]
-    }
+    inputs = {name: _tensor(signature, decl, facts) for name, decl in signature.inputs.items() if facts.present[name]}
+    outputs = {name: _tensor(signature, decl, facts) for name, decl in signature.outputs.items() if facts.present[name]}
     lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
     written = []
     for name, tensor in inputs.items():
@@ -300,14 +287,10 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
                 )
             if folded.constant:
                 written.append(name)
-    return Branch(
-        signature, _point(values), facts, held, inputs, outputs, lets, tuple(rules), (), tuple(written)
-    )
+    return Branch(signature, _point(values), facts, held, inputs, outputs, lets, tuple(rules), (), tuple(written))
 
 
-def construction_branch(
-    signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]
-) -> Branch:
+def construction_branch(signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]) -> Branch:
     """The construction-time part of a branch: its held tensors and lets, whatever tensors a call passes."""
     facts = settle_presence(signature, point_facts(choices, values))
     held = {
@@ -330,9 +313,7 @@ def discriminant_names(choices: Iterable[Discriminant]) -> tuple[frozenset[str],
     return values, frozenset(choice.name for choice in choices)
 
 
-def is_domain_restriction(
-    rule: Expr, signature: Signature, finite: tuple[frozenset[str], frozenset[str]]
-) -> bool:
+def is_domain_restriction(rule: Expr, signature: Signature, finite: tuple[frozenset[str], frozenset[str]]) -> bool:
     """Whether a refinement reads only discriminants, lets inlined and every operand counted."""
     values, presences = finite
     derived = frozenset(
@@ -427,9 +408,7 @@ def _same(when: tuple[Any, ...], subjects: list[Any]) -> bool:
     return all(type(want) is type(got) and want == got for want, got in zip(when, subjects, strict=True))
 
 
-def group_discriminants(
-    signature: Signature, choices: tuple[Discriminant, ...]
-) -> list[tuple[Discriminant, ...]]:
+def group_discriminants(signature: Signature, choices: tuple[Discriminant, ...]) -> list[tuple[Discriminant, ...]]:
     """Discriminants that some tensor, rule or let reads together; combinations matter inside a group only."""
     by_name = {choice.name: choice for choice in choices}
     parent = {name: name for name in by_name}

@@ -128,9 +128,7 @@ def check_branches(entry: Entry) -> Iterator[Finding]:
             plan_branch(item)
         except BranchError as error:
             yield error.field, error.message
-        formulas = [
-            formula for formula in (entry.roofline.flops, entry.roofline.bytes) if formula is not None
-        ]
+        formulas = [formula for formula in (entry.roofline.flops, entry.roofline.bytes) if formula is not None]
         relevant = item.relevant(*formulas)
         for name in entry.signature.combos[0] if entry.signature.combos else ():
             if name in entry.signature.indices and name not in relevant:
@@ -153,9 +151,7 @@ def branch_scope(branch: Branch) -> Scope:
             names[name] = kind.inner if there else k.NONE
     for name, expr in branch.lets.items():
         try:
-            names[name] = infer(
-                expr, replace(scope, names=names, present=frozenset(present), absent=frozenset(absent))
-            )
+            names[name] = infer(expr, replace(scope, names=names, present=frozenset(present), absent=frozenset(absent)))
         except ExpressionError:
             continue  # reported by check_kinds
     return replace(scope, names=names, present=frozenset(present), absent=frozenset(absent))

@@ -44,8 +44,7 @@ def check_key(entry: Entry) -> Iterator[Finding]:
         if direction in stem and not stem.endswith(direction):
             yield (
                 "key",
-                "words of a variant stand before the direction; write "
-                f"{stem.replace(direction, '')}{direction}Op",
+                f"words of a variant stand before the direction; write {stem.replace(direction, '')}{direction}Op",
             )
 
 
@@ -165,18 +164,14 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
         for key in ("optional", "nullable", "mutated"):
             expr = getattr(decl, key)
             if isinstance(expr, Expr):
-                yield from wanted(
-                    expr, scope, f"{decl.where}.{key}", lambda kind: kind == k.BOOL, "a condition"
-                )
+                yield from wanted(expr, scope, f"{decl.where}.{key}", lambda kind: kind == k.BOOL, "a condition")
                 yield from _finite(expr, signature, f"{decl.where}.{key}")
         yield from _metadata_calls(decl, signature, scope)
     cost_scope = global_scope(signature, allow_bytes=True)
     for key in ("flops", "bytes"):
         formula = getattr(entry.roofline, key)
         if formula is not None:
-            yield from wanted(
-                formula, cost_scope, f"roofline.{key}", lambda kind: k.fits(kind, k.NUMBER), "a number"
-            )
+            yield from wanted(formula, cost_scope, f"roofline.{key}", lambda kind: k.fits(kind, k.NUMBER), "a number")
     if entry.roofline.func is not None:
         try:
             formula_function(entry.roofline.func)
@@ -185,9 +180,7 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
     yield from _lists_only_generate(signature)
 
 
-def wanted(
-    expr: Expr, scope: Scope, field: str, accepts: Callable[[k.Kind], bool], what: str
-) -> Iterator[Finding]:
+def wanted(expr: Expr, scope: Scope, field: str, accepts: Callable[[k.Kind], bool], what: str) -> Iterator[Finding]:
     """Finds that an expression has no kind, or not one that its place accepts."""
     try:
         kind = infer(expr, scope)
@@ -201,9 +194,7 @@ def wanted(
 def _definitions(rule: Expr, scope: Scope, field: str) -> Iterator[Finding]:
     """An equality whose one side is an undeclared name defines it: that is a let."""
     match rule.node:
-        case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq()], comparators=[right]) if (
-            scope.kind(name) is None
-        ):
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq()], comparators=[right]) if scope.kind(name) is None:
             yield field, f'an equality does not define a name; write let: {{{name}: "{ast.unparse(right)}"}}'
 
 
@@ -221,14 +212,8 @@ def _metadata_calls(decl: TensorDecl, signature: Signature, scope: Scope) -> Ite
     if decl.requires and decl.values is None:
         yield f"{decl.where}.values", "a tensor with requires has values; name the generator"
     if decl.values is not None:
-        yield from _member_call(
-            decl.values, f"{decl.where}.values", GENERATORS, "generator", signature, scope
-        )
-        member = (
-            GENERATORS.get(call_name(decl.values.node) or "")
-            if isinstance(decl.values.node, ast.Call)
-            else None
-        )
+        yield from _member_call(decl.values, f"{decl.where}.values", GENERATORS, "generator", signature, scope)
+        member = GENERATORS.get(call_name(decl.values.node) or "") if isinstance(decl.values.node, ast.Call) else None
         if member is not None and member.rank is not None and not isinstance(decl.shape, Application):
             axes = len(decl.shape)
             if axes != member.rank or any(isinstance(item, Segment) for item in decl.shape):
@@ -261,9 +246,7 @@ def _member_call(
                 kinds.append(k.TENSOR)
             else:
                 kinds.append(infer(expr.with_node(argument), scope))
-        named = {
-            item.arg: infer(expr.with_node(item.value), scope) for item in expr.node.keywords if item.arg
-        }
+        named = {item.arg: infer(expr.with_node(item.value), scope) for item in expr.node.keywords if item.arg}
         member.bind(kinds, named)
     except ExpressionError as error:
         yield field, str(error).removeprefix(f"{expr.where}: ")
@@ -284,11 +267,7 @@ def _lists_only_generate(signature: Signature) -> Iterator[Finding]:
 def _all_exprs(signature: Signature) -> Iterator[tuple[str, Expr]]:
     for decl in signature.tensors.values():
         yield f"{decl.where}.dtype", decl.dtype
-        exprs = (
-            decl.shape.arguments
-            if isinstance(decl.shape, Application)
-            else tuple(item.expr for item in decl.shape)
-        )
+        exprs = decl.shape.arguments if isinstance(decl.shape, Application) else tuple(item.expr for item in decl.shape)
         for expr in exprs:
             yield f"{decl.where}.shape", expr
     for name, expr in signature.lets.items():
@@ -308,9 +287,7 @@ def check_families(entry: Entry) -> Iterator[Finding]:
         for name, family in signature.families.items()
     }
     applied: set[str] = set()
-    pending = [
-        decl.shape.family for decl in signature.tensors.values() if isinstance(decl.shape, Application)
-    ]
+    pending = [decl.shape.family for decl in signature.tensors.values() if isinstance(decl.shape, Application)]
     while pending:
         name = pending.pop()
         if name not in applied:
@@ -320,9 +297,7 @@ def check_families(entry: Entry) -> Iterator[Finding]:
         field = f"signature.types.{name}"
         if name not in applied:
             yield field, f"no shape applies {name}; remove it"
-        odd = sorted(
-            {free for expr in family.match for free in expr.names | expr.tested} - family.formals.keys()
-        )
+        odd = sorted({free for expr in family.match for free in expr.names | expr.tested} - family.formals.keys())
         if odd:
             yield f"{field}.match", f"{', '.join(odd)} is no formal of {name}; match over its params"
         for position, case in enumerate(family.cases):

@@ -119,8 +119,7 @@ def _check_init(entry: Entry, cls: type) -> Iterator[Finding]:
         yield (
             "signature",
             "signature.params",
-            f"__init__ takes ({', '.join(actual)}), the entry declares ({', '.join(names)}); make "
-            "the code agree",
+            f"__init__ takes ({', '.join(actual)}), the entry declares ({', '.join(names)}); make the code agree",
         )
         return
     for slot in declared:
@@ -144,9 +143,7 @@ def _check_forward(entry: Entry, cls: Any) -> Iterator[Finding]:
     order = signature_for(entry).forward_order
     parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
     positional = [
-        name
-        for name in order
-        if not (name in entry.signature.inputs and entry.signature.inputs[name].kw_only)
+        name for name in order if not (name in entry.signature.inputs and entry.signature.inputs[name].kw_only)
     ]
     actual = [param.name for param in parameters if param.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     if actual[: len(positional)] != positional:
@@ -172,8 +169,7 @@ def _check_composition(entry: Entry, cls: Any) -> Iterator[Finding]:
         yield (
             "schema",
             "composition.stages",
-            f"the op stages are ({', '.join(ops)}), delegate_types are ({', '.join(delegates)}); "
-            "make the code agree",
+            f"the op stages are ({', '.join(ops)}), delegate_types are ({', '.join(delegates)}); make the code agree",
         )
     kernels = [stage.kernel for stage in entry.composition if stage.kernel is not None]
     if kernels and kernels != list(getattr(cls, "kernel_types", {})):

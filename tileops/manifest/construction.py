@@ -67,9 +67,7 @@ def construction_checks(
                 rules.append(folded)
         elif folded.names <= known and not folded.tested:
             rules.append(folded)
-    return ConstructionChecks(
-        tuple(rejected), tuple(lets), tuple(rules), tuple(_sizes(signature, facts, known))
-    )
+    return ConstructionChecks(tuple(rejected), tuple(lets), tuple(rules), tuple(_sizes(signature, facts, known)))
 
 
 def _sizes(signature: Signature, facts: Facts, known: set[str]) -> list[tuple[str, Expr, bool]]:
@@ -83,9 +81,7 @@ def _sizes(signature: Signature, facts: Facts, known: set[str]) -> list[tuple[st
             continue  # the family's branch depends on which tensors the call passes
         for item in items:
             if not item.expr.is_constant and item.expr.names <= known:
-                found.setdefault(
-                    item.expr.text, (f"{decl.where}.shape", item.expr, isinstance(item, Segment))
-                )
+                found.setdefault(item.expr.text, (f"{decl.where}.shape", item.expr, isinstance(item, Segment)))
     return list(found.values())
 
 

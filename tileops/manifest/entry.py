@@ -132,9 +132,7 @@ def _read_roofline(reader: Reader, raw: Any) -> Roofline:
         reader.report("roofline.func", f"expected a function of tileops.perf.formulas, got {func!r}")
         func = None
     if raw is not None and ("func" in fields) == ("flops" in fields):
-        reader.report(
-            "roofline", "give either flops (with bytes where the signature does not imply it) or func"
-        )
+        reader.report("roofline", "give either flops (with bytes where the signature does not imply it) or func")
     if "func" in fields and "bytes" in fields:
         reader.report("roofline.bytes", "func gives the bytes; remove the field")
 

@@ -20,8 +20,7 @@ def _dtype(dtype: Any) -> str:
 
 def _values(values: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"{name}={_shape(value) if isinstance(value, tuple) else repr(value)}"
-        for name, value in values.items()
+        f"{name}={_shape(value) if isinstance(value, tuple) else repr(value)}" for name, value in values.items()
     )
 
 
@@ -49,9 +48,7 @@ class Failures:
         return self._error(f"params.{name}", f"the parameter has no default; pass {name}=...")
 
     def unknown_parameter(self, name: str, known: Iterable[str]) -> CheckError:
-        return self._error(
-            "params", f"there is no parameter {name!r}; the parameters are {', '.join(known) or 'none'}"
-        )
+        return self._error("params", f"there is no parameter {name!r}; the parameters are {', '.join(known) or 'none'}")
 
     def parameter(self, name: str, type_text: str, cause: str) -> CheckError:
         return self._error(f"params.{name}", f"{cause}; the type is {type_text}")
@@ -65,8 +62,7 @@ class Failures:
     def unexpected_tensor(self, where: str, name: str, condition: str) -> CheckError:
         return self._error(
             f"{where}.optional",
-            f"{name} was passed, but it belongs to calls where {condition}; leave it out or meet "
-            "the condition",
+            f"{name} was passed, but it belongs to calls where {condition}; leave it out or meet the condition",
         )
 
     def restriction(self, where: str, source: str, values: Mapping[str, Any]) -> CheckError:
@@ -80,9 +76,7 @@ class Failures:
     def not_a_tensor(self, where: str, name: str, value: Any) -> CheckError:
         return self._error(where, f"{name} must be a torch.Tensor, got {type(value).__name__}; pass a tensor")
 
-    def dtype(
-        self, where: str, name: str, got: Any, allowed: Iterable[Any], origin: str | None = None
-    ) -> CheckError:
+    def dtype(self, where: str, name: str, got: Any, allowed: Iterable[Any], origin: str | None = None) -> CheckError:
         names = " or ".join(_dtype(item) for item in allowed)
         source = f", the dtype of {origin}" if origin else ""
         return self._error(
@@ -97,9 +91,7 @@ class Failures:
         return self._error(f"{where}.device", f"{name} is on {got}, expected cpu; pass {name}.cpu()")
 
     def not_contiguous(self, where: str, name: str, strides: Any) -> CheckError:
-        return self._error(
-            f"{where}.contiguous", f"{name} has strides {_shape(strides)}; pass {name}.contiguous()"
-        )
+        return self._error(f"{where}.contiguous", f"{name} has strides {_shape(strides)}; pass {name}.contiguous()")
 
     def rank(self, where: str, name: str, shape: Any, text: str, axes: int, at_least: bool) -> CheckError:
         wanted = f"at least {axes}" if at_least else str(axes)
@@ -148,19 +140,13 @@ class Failures:
 
     # --- relations ---
 
-    def combo(
-        self, where: str, names: Sequence[str], got: Sequence[str], rows: Iterable[Sequence[str]]
-    ) -> CheckError:
-        listed = "; ".join(
-            ", ".join(f"{name}={value}" for name, value in zip(names, row, strict=True)) for row in rows
-        )
+    def combo(self, where: str, names: Sequence[str], got: Sequence[str], rows: Iterable[Sequence[str]]) -> CheckError:
+        listed = "; ".join(", ".join(f"{name}={value}" for name, value in zip(names, row, strict=True)) for row in rows)
         seen = ", ".join(f"{name}={value}" for name, value in zip(names, got, strict=True))
         return self._error(where, f"the dtypes {seen} are not supported together; use one of: {listed}")
 
     def rule(self, where: str, source: str, values: Mapping[str, Any]) -> CheckError:
-        return self._error(
-            where, f"{source!r} does not hold for {_values(values)}; pass values for which it does"
-        )
+        return self._error(where, f"{source!r} does not hold for {_values(values)}; pass values for which it does")
 
     def negative(self, where: str, source: str, value: Any) -> CheckError:
         shown = _shape(value) if isinstance(value, list | tuple) else value

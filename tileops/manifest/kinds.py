@@ -156,9 +156,7 @@ def fits(actual: Kind, expected: Kind) -> bool:
         case Seq(element=element, length=length):
             if isinstance(actual, Shape):
                 return length is None and fits(DIM, element)
-            return (
-                isinstance(actual, Seq) and length in (None, actual.length) and fits(actual.element, element)
-            )
+            return isinstance(actual, Seq) and length in (None, actual.length) and fits(actual.element, element)
         case Maybe(inner=inner):
             if isinstance(actual, Maybe):
                 return fits(actual.inner, inner)
@@ -181,9 +179,7 @@ def join(left: Kind, right: Kind) -> Kind | None:
         return NONE
     if isinstance(left, NoneKind | Maybe) or isinstance(right, NoneKind | Maybe):
         inner = [
-            kind.inner if isinstance(kind, Maybe) else kind
-            for kind in (left, right)
-            if not isinstance(kind, NoneKind)
+            kind.inner if isinstance(kind, Maybe) else kind for kind in (left, right) if not isinstance(kind, NoneKind)
         ]
         common = inner[0] if len(inner) == 1 else join(*inner)
         return None if common is None else Maybe(common)
@@ -264,9 +260,7 @@ def parse_type(text: object) -> Kind:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ManifestError(
-            f"{text!r} is no type; write for example int, tuple[int, ...] or 'a' | 'b'"
-        ) from None
+        raise ManifestError(f"{text!r} is no type; write for example int, tuple[int, ...] or 'a' | 'b'") from None
     try:
         return _union([_member(part, text) for part in _alternatives(node)], text)
     except RecursionError:
@@ -306,8 +300,7 @@ def _member(node: ast.expr, text: str) -> Kind:
             kinds = [_union([_member(part, text) for part in _alternatives(item)], text) for item in elements]
             if any(kind != kinds[0] for kind in kinds):
                 raise ManifestError(
-                    f"{text!r}: the elements of a tuple are of one kind; write tuple[int, int] or "
-                    "two parameters"
+                    f"{text!r}: the elements of a tuple are of one kind; write tuple[int, int] or two parameters"
                 )
             return Seq(kinds[0], len(kinds), "tuple")
     raise ManifestError(
@@ -321,9 +314,7 @@ def _union(members: list[Kind], text: str) -> Kind:
     optional = NONE in members
     rest = [member for member in members if member != NONE]
     if not rest:
-        raise ManifestError(
-            f'{text!r}: None alone is no type; add what it may be instead, for example "int | None"'
-        )
+        raise ManifestError(f'{text!r}: None alone is no type; add what it may be instead, for example "int | None"')
     if len(rest) == 1:
         kind = rest[0]
     elif all(isinstance(member, Str) and member.literals for member in rest):

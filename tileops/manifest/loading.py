@@ -72,9 +72,7 @@ def spec_files(directory: Path = SPEC_DIR) -> list[Path]:
 
 def family_files(family: str, directory: Path = SPEC_DIR) -> list[Path]:
     """Files that may hold entries of `family`, by name."""
-    return [
-        path for path in spec_files(directory) if path.stem == family or path.stem.startswith(f"{family}_")
-    ]
+    return [path for path in spec_files(directory) if path.stem == family or path.stem.startswith(f"{family}_")]
 
 
 def read_file(path: Path) -> list[RawEntry]:
@@ -95,9 +93,7 @@ def read_file(path: Path) -> list[RawEntry]:
             raise ManifestError(f"{path.name}: {name}: an entry is a mapping of fields")
         family = fields.get("family")
         if not isinstance(family, str):
-            raise ManifestError(
-                f"{path.name}: {name}: family: the entry names no family; write the one of the file"
-            )
+            raise ManifestError(f"{path.name}: {name}: family: the entry names no family; write the one of the file")
         if path.stem != family and not path.stem.startswith(f"{family}_"):
             raise ManifestError(
                 f"{path.name}: {name}: family: {family!r} does not fit the file name; move the "
@@ -107,9 +103,7 @@ def read_file(path: Path) -> list[RawEntry]:
         entries.append(RawEntry(name, family, path.name, fields))
     families = sorted({entry.family for entry in entries})
     if len(families) > 1:
-        raise ManifestError(
-            f"{path.name}: the file mixes the families {', '.join(families)}; give each its own file"
-        )
+        raise ManifestError(f"{path.name}: the file mixes the families {', '.join(families)}; give each its own file")
     return entries
 
 

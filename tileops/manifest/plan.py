@@ -352,9 +352,7 @@ class _Planner:
                 if not self._rank(tensor, at_construction):
                     return False
                 self.steps.append(
-                    BindShape(
-                        at_construction, tensor.name, _place_of(before, False), _place_of(after, True), name
-                    )
+                    BindShape(at_construction, tensor.name, _place_of(before, False), _place_of(after, True), name)
                 )
                 self._learn(name, at_construction)
                 self.solved.add(name)
@@ -395,9 +393,7 @@ class _Planner:
             self.steps.append(CheckAxis(at_construction, tensor.name, place, item.expr))
         else:
             self.steps.append(
-                CheckSegment(
-                    at_construction, tensor.name, _place_of(tensor.items[:position], False), item.expr
-                )
+                CheckSegment(at_construction, tensor.name, _place_of(tensor.items[:position], False), item.expr)
             )
 
     # --- obligations ---
@@ -423,15 +419,12 @@ class _Planner:
 
     def _reject_unsolved(self) -> None:
         unsolved = sorted(
-            name
-            for name in self.branch.relevant()
-            if name not in self.known and self.signature.indices[name] != k.INTS
+            name for name in self.branch.relevant() if name not in self.known and self.signature.indices[name] != k.INTS
         )
         if unsolved:
             raise BranchError(
                 f"signature.forall.{unsolved[0]}",
-                f"{unsolved[0]} is solved from no input; declare it as a parameter or a let, or "
-                "give it an axis",
+                f"{unsolved[0]} is solved from no input; declare it as a parameter or a let, or give it an axis",
             )
 
 
@@ -449,11 +442,7 @@ def _may_be_negative(expr: Expr, branch: Branch) -> bool:
         for node in ast.walk(current.node):
             if isinstance(node, ast.Sub | ast.USub | ast.Subscript):
                 return True
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "out"
-            ):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "out":
                 return True
         pending += [branch.lets[name] for name in current.names if name in branch.lets]
     return False

@@ -78,8 +78,7 @@ class CallView:
         """
         if name not in self._metadata:
             raise ManifestError(
-                f"the contents of {name!r} are not known, as on meta tensors; call the op on a real "
-                "tensor first"
+                f"the contents of {name!r} are not known, as on meta tensors; call the op on a real tensor first"
             )
         return self._metadata[name]
 

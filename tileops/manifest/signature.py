@@ -371,9 +371,7 @@ def _read_param(reader: Reader, name: str, raw: Any) -> ParamDecl | None:
             default = convert(fields["default"], kind)
         except ValueMismatch as error:
             reader.report(f"{where}.default", f"{error}; the type is {fields['type']}")
-    return ParamDecl(
-        name, str(fields["type"]), kind, default, reader.flag(fields.get("kw_only"), f"{where}.kw_only")
-    )
+    return ParamDecl(name, str(fields["type"]), kind, default, reader.flag(fields.get("kw_only"), f"{where}.kw_only"))
 
 
 def _read_tensor(reader: Reader, name: str, raw: Any, role: str, keys: tuple[str, ...]) -> TensorDecl | None:
@@ -402,9 +400,7 @@ def _read_tensor(reader: Reader, name: str, raw: Any, role: str, keys: tuple[str
         reader.report(f"{where}.buffer", f"expected out, got {buffer!r}")
     device = fields.get("device")
     if device not in (None, "cpu"):
-        reader.report(
-            f"{where}.device", f"expected cpu, got {device!r}; other tensors follow the call device"
-        )
+        reader.report(f"{where}.device", f"expected cpu, got {device!r}; other tensors follow the call device")
     alias = fields.get("alias")
     if alias is not None and not isinstance(alias, str):
         reader.report(f"{where}.alias", f"expected the name of an input, got {alias!r}")
@@ -488,9 +484,7 @@ def _read_combos(reader: Reader, raw: Any, where: str) -> tuple[Mapping[str, str
     for position, row in enumerate(reader.sequence(raw, where)):
         place = f"{where}[{position}]"
         fields = reader.mapping(row, place)
-        bad = sorted(
-            repr(value) for value in fields.values() if not isinstance(value, str) or value not in DTYPES
-        )
+        bad = sorted(repr(value) for value in fields.values() if not isinstance(value, str) or value not in DTYPES)
         if bad:
             reader.report(place, f"unknown dtype {', '.join(bad)}; known are {', '.join(DTYPES)}")
         elif fields:

@@ -31,9 +31,7 @@ from tileops.manifest.plan import (
 from tileops.manifest.roofline import TensorFacts, output_facts
 
 
-def unify(
-    op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]
-) -> dict[str, Any]:
+def unify(op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]) -> dict[str, Any]:
     """Solves the indices of a call.
 
     Args:
@@ -52,9 +50,7 @@ def unify(
 
 
 class _Unifier:
-    def __init__(
-        self, op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]
-    ) -> None:
+    def __init__(self, op: str, plan: Plan, params: Mapping[str, Any], tensors: Mapping[str, TensorFacts]) -> None:
         self.fail = Failures(op)
         self.plan = plan
         self.branch: Branch = plan.branch
@@ -144,12 +140,8 @@ class _Unifier:
                 self.values[name] = self._value(expr)
             case CheckRule(rule=rule):
                 if not self._value(rule):
-                    source = next(
-                        item.source for item in self.branch.signature.shape_rules if item.where == rule.where
-                    )
-                    raise self.fail.rule(
-                        rule.where, source, {name: self.values[name] for name in sorted(rule.names)}
-                    )
+                    source = next(item.source for item in self.branch.signature.shape_rules if item.where == rule.where)
+                    raise self.fail.rule(rule.where, source, {name: self.values[name] for name in sorted(rule.names)})
             case CheckCombo(names=names, rows=rows):
                 got = tuple(self.values[name] for name in names)
                 if got not in rows:

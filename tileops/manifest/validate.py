@@ -81,9 +81,7 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
             continue  # a row of an ill-formed signature says nothing new
         for field, message in check(entry):
             advisory = message.startswith("advisory: ")
-            found.append(
-                Diagnostic(level, entry.file, entry.name, field, message.removeprefix("advisory: "), advisory)
-            )
+            found.append(Diagnostic(level, entry.file, entry.name, field, message.removeprefix("advisory: "), advisory))
     for stage in entry.composition:
         if stage.op is not None and stage.op not in names:
             found.append(
@@ -99,11 +97,7 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
 
 
 def _level(field: str) -> str:
-    return (
-        "signature"
-        if field.startswith(("signature", "workloads", "roofline.flops", "roofline.bytes"))
-        else "schema"
-    )
+    return "signature" if field.startswith(("signature", "workloads", "roofline.flops", "roofline.bytes")) else "schema"
 
 
 def validate(
@@ -150,9 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="validate_manifest", description="Checks every entry of the operator manifest."
     )
     parser.add_argument("--check-op", metavar="NAME", help="check one operator only")
-    parser.add_argument(
-        "--levels", default=",".join(LEVELS), help=f"comma-separated levels of {', '.join(LEVELS)}"
-    )
+    parser.add_argument("--levels", default=",".join(LEVELS), help=f"comma-separated levels of {', '.join(LEVELS)}")
     parser.add_argument(
         "--static",
         action="store_true",

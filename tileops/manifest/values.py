@@ -123,9 +123,7 @@ def _elements(
         raise ValueMismatch(f"{error} in {value!r}") from None
 
 
-def _first_member(
-    value: Any, members: tuple[k.Kind, ...], dtype_name: Callable[[Any], str | None] | None
-) -> Any:
+def _first_member(value: Any, members: tuple[k.Kind, ...], dtype_name: Callable[[Any], str | None] | None) -> Any:
     for member in members:
         if (
             isinstance(member, k.Real)
@@ -138,6 +136,4 @@ def _first_member(
             return convert(value, member, dtype_name)
         except ValueMismatch:
             continue
-    raise ValueMismatch(
-        f"expected {' or '.join(_WORDS.get(member, str(member)) for member in members)}, got {value!r}"
-    )
+    raise ValueMismatch(f"expected {' or '.join(_WORDS.get(member, str(member)) for member in members)}, got {value!r}")

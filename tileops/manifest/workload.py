@@ -129,8 +129,7 @@ class Call:
     def view(self) -> CallView:
         """The call as roofline functions read it."""
         tensors = {
-            name: (item.shape, item.dtype)
-            for name, item in {**self.held, **self.inputs, **self.outputs}.items()
+            name: (item.shape, item.dtype) for name, item in {**self.held, **self.inputs, **self.outputs}.items()
         }
         metadata = {name: item.values for name, item in self.inputs.items() if item.values is not None}
         return CallView(self.branch, self.indices, tensors, metadata)
@@ -230,9 +229,7 @@ class _Row:
         try:
             branch = branch_at(self.signature, _choices(self.entry), point)
             if branch.restrictions:
-                raise self.error(
-                    None, f"refinement fails: {branch.restrictions[0].source!r} rejects this combination"
-                )
+                raise self.error(None, f"refinement fails: {branch.restrictions[0].source!r} rejects this combination")
             plan = _plan(self.entry, branch.point)
         except RowError:
             raise
@@ -246,16 +243,12 @@ class _Row:
         if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
             raise self.error("some", f"expected a list of optional tensors, got {raw!r}")
         allowed = {
-            name
-            for name, decl in self.signature.tensors.items()
-            if decl.role != "output" and decl.optional is True
+            name for name, decl in self.signature.tensors.items() if decl.role != "output" and decl.optional is True
         }
         for name in raw:
             if name not in allowed:
                 listed = ", ".join(sorted(allowed)) or "none"
-                raise self.error(
-                    "some", f"{name!r} is not declared optional: true; such tensors are {listed}"
-                )
+                raise self.error("some", f"{name!r} is not declared optional: true; such tensors are {listed}")
         if len(set(raw)) != len(raw):
             raise self.error("some", "a tensor is listed twice")
         return set(raw)
@@ -264,9 +257,7 @@ class _Row:
 
     def _relevant(self, branch: Branch) -> frozenset[str]:
         roofline = self.entry.roofline
-        return branch.relevant(
-            *(formula for formula in (roofline.flops, roofline.bytes) if formula is not None)
-        )
+        return branch.relevant(*(formula for formula in (roofline.flops, roofline.bytes) if formula is not None))
 
     def _dtype_cases(self, branch: Branch) -> list[dict[str, str]]:
         wanted = [
@@ -280,9 +271,7 @@ class _Row:
                 raise self.error("dtype_cases", "no dtype index is relevant here; remove the key")
             return [{}]
         if not isinstance(raw, list) or not raw:
-            raise self.error(
-                "dtype_cases", f"row misses dtype_cases; give a non-empty list over {', '.join(wanted)}"
-            )
+            raise self.error("dtype_cases", f"row misses dtype_cases; give a non-empty list over {', '.join(wanted)}")
         found = []
         for position, case in enumerate(raw):
             place = f"dtype_cases[{position}]"
@@ -298,9 +287,7 @@ class _Row:
 
     def _given(self, branch: Branch) -> dict[str, Any]:
         """Values of the indices that the row writes; checks that it writes exactly the relevant ones."""
-        relevant = {
-            name for name in self._relevant(branch) if not isinstance(self.signature.indices[name], k.DType)
-        }
+        relevant = {name for name in self._relevant(branch) if not isinstance(self.signature.indices[name], k.DType)}
         generated = self._generated(branch)
         given = {name for name in self.signature.indices if name in self.raw}
         missing = sorted(relevant - generated - given)
@@ -327,10 +314,7 @@ class _Row:
                 continue
             arguments = branch.reads([fold(tensor.decl.values, branch.facts)])
             found |= {
-                name
-                for item in tensor.items
-                for name in branch.reads([item.expr])
-                if name in self.signature.indices
+                name for item in tensor.items for name in branch.reads([item.expr]) if name in self.signature.indices
             } - arguments
         return found
 
@@ -345,9 +329,7 @@ class _Row:
             raise self.error(name, str(error).removeprefix(f"{self.where}.{name}: ")) from None
         function = call_name(expr.node) if isinstance(expr.node, ast.Call) else None
         if expr.names or function not in PRIMITIVES or PRIMITIVES[function].result != k.INTS:
-            raise self.error(
-                name, f'expected a list or a call such as "repeat(512, 64)" over literals, got {raw!r}'
-            )
+            raise self.error(name, f'expected a list or a call such as "repeat(512, 64)" over literals, got {raw!r}')
         try:
             return evaluate(expr, {})
         except ManifestError as error:
@@ -369,23 +351,15 @@ class _Row:
         generated = self._generate(branch, scope)
         self._define_lets(branch, scope)
         held = {name: self._tensor(tensor, scope) for name, tensor in branch.held.items()}
-        ordered = {
-            name: generated.get(name) or self._tensor(tensor, scope) for name, tensor in branch.inputs.items()
-        }
-        facts: dict[str, TensorFacts] = {
-            name: (item.shape, item.dtype) for name, item in {**held, **ordered}.items()
-        }
+        ordered = {name: generated.get(name) or self._tensor(tensor, scope) for name, tensor in branch.inputs.items()}
+        facts: dict[str, TensorFacts] = {name: (item.shape, item.dtype) for name, item in {**held, **ordered}.items()}
         try:
             indices = unify(self.entry.name, plan, scalars, facts)
         except CheckError as error:
             raise self.error(None, f"refinement fails or a shape does not unify: {error}") from None
         for name in {
             *dtypes,
-            *(
-                name
-                for name in self.raw
-                if name in self.signature.indices and self.signature.indices[name] != k.INTS
-            ),
+            *(name for name in self.raw if name in self.signature.indices and self.signature.indices[name] != k.INTS),
         }:
             if indices.get(name, scope[name]) != scope[name]:
                 raise self.error(
@@ -467,9 +441,7 @@ class _Row:
                         scope[index] = size
         return found
 
-    def _generated_tensor(
-        self, branch: Branch, name: str, call: Expr, scope: Mapping[str, Any]
-    ) -> AbstractTensor:
+    def _generated_tensor(self, branch: Branch, name: str, call: Expr, scope: Mapping[str, Any]) -> AbstractTensor:
         decl = branch.inputs[name].decl
         assert isinstance(call.node, ast.Call)
         member = GENERATORS.get(call_name(call.node) or "")
@@ -497,18 +469,14 @@ class _Row:
             )
         return AbstractTensor(name, tuple(values.shape), dtype, values.astype(dtype), decl.cpu)
 
-    def _check_requires(
-        self, branch: Branch, inputs: Mapping[str, AbstractTensor], scope: Mapping[str, Any]
-    ) -> None:
+    def _check_requires(self, branch: Branch, inputs: Mapping[str, AbstractTensor], scope: Mapping[str, Any]) -> None:
         for name, tensor in branch.inputs.items():
             for predicate in tensor.decl.requires:
                 call = fold(predicate, branch.facts)
                 assert isinstance(call.node, ast.Call)
                 member = PREDICATES.get(call_name(call.node) or "")
                 if member is None:
-                    raise self.error(
-                        None, f"{predicate.where}: {predicate.source!r} calls no built-in predicate"
-                    )
+                    raise self.error(None, f"{predicate.where}: {predicate.source!r} calls no built-in predicate")
                 contents = {other: item.values for other, item in inputs.items() if item.values is not None}
                 positional, keywords = call_arguments(call, {**scope, **contents})
                 try:
@@ -518,8 +486,7 @@ class _Row:
                 if not holds:
                     raise self.error(
                         None,
-                        f"{predicate.where}: requires {predicate.source!r} fails on the generated "
-                        f"values of {name}",
+                        f"{predicate.where}: requires {predicate.source!r} fails on the generated values of {name}",
                     )
 
 
@@ -527,9 +494,7 @@ def call_arguments(call: Expr, scope: Mapping[str, Any]) -> tuple[list[Any], dic
     """Values of the arguments of a generator or predicate call."""
     assert isinstance(call.node, ast.Call)
     positional = [evaluate(call.with_node(argument), scope) for argument in call.node.args]
-    keywords = {
-        item.arg: evaluate(call.with_node(item.value), scope) for item in call.node.keywords if item.arg
-    }
+    keywords = {item.arg: evaluate(call.with_node(item.value), scope) for item in call.node.keywords if item.arg}
     return positional, keywords
 
 

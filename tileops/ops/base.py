@@ -264,9 +264,7 @@ class Op:
         device = call_device(type(self).__name__, self._input_names, tensors)
         return self._facts(tensors, device, self._signature.check_call(self._construction, tensors))
 
-    def _facts(
-        self, tensors: Sequence[Any], device: torch.device, checked: Any, token: Any = None
-    ) -> CallFacts:
+    def _facts(self, tensors: Sequence[Any], device: torch.device, checked: Any, token: Any = None) -> CallFacts:
         found = {
             name: None if tensor is None else spec_of(tensor)
             for name, tensor in zip(self._input_names, tensors, strict=True)
@@ -317,9 +315,7 @@ class Op:
                 self._built[interface][identity] = built
             return built.kernel
 
-    def get_or_build_kernel(
-        self, name: str, inputs: Sequence[torch.Tensor | None]
-    ) -> Callable[..., Any] | Kernel:
+    def get_or_build_kernel(self, name: str, inputs: Sequence[torch.Tensor | None]) -> Callable[..., Any] | Kernel:
         """The kernel for these inputs: a target's callable, or the in-tree kernel of a call site.
 
         Args:
@@ -542,9 +538,7 @@ def _generate(cls: type[Op], entry: Any) -> None:
     outputs = len(entry.signature.outputs)
     cls._operator = dispatch.register(cls, slots, outputs)
     cls.compile_op_names = (dispatch.operator_name(cls.__name__),)
-    call, eager = calling.generate(
-        cls.__name__, cls.__module__, slots, outputs, cls._operator, cls._packed_input
-    )
+    call, eager = calling.generate(cls.__name__, cls.__module__, slots, outputs, cls._operator, cls._packed_input)
     for name, function in (("__call__", call), ("forward", call), ("_eager", eager)):
         setattr(cls, name, function)
 

@@ -85,8 +85,7 @@ def _needs_grad(slot: Slot) -> str:
 def _facts(slot: Slot) -> str:
     name = slot.name
     facts = (
-        f"{name}.shape, {name}.dtype, {name}.is_cpu or _placement({name}), "
-        f"{name}.is_contiguous() or {name}.stride()"
+        f"{name}.shape, {name}.dtype, {name}.is_cpu or _placement({name}), {name}.is_contiguous() or {name}.stride()"
     )
     return f"None if {name} is None else ({facts})" if slot.optional else facts
 
@@ -98,8 +97,7 @@ def _tuple(names: Sequence[str]) -> str:
 def _operands(slots: Sequence[Slot], packed: str | None) -> str:
     """What a plan runs on: the tensors, with a pack's buffer in place of the tensor that was packed."""
     return ", ".join(
-        f"{slot.name} if token is None else token.buffer" if slot.name == packed else slot.name
-        for slot in slots
+        f"{slot.name} if token is None else token.buffer" if slot.name == packed else slot.name for slot in slots
     )
 
 

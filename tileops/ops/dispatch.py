@@ -96,9 +96,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(
-        f"a construction parameter of type {type(value).__name__} cannot travel in a graph: {value!r}"
-    )
+    raise TypeError(f"a construction parameter of type {type(value).__name__} cannot travel in a graph: {value!r}")
 
 
 def _value(value: Any) -> Any:
@@ -229,10 +227,6 @@ def explain_transform(op: str, error: RuntimeError) -> None:
         raise BackwardError(_no_formula(op)) from error
 
 
-_library.define(
-    "missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
-)
+_library.define("missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.impl("missing_gradient", _missing_gradient, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "tileops::missing_gradient", lambda grad, size, op: grad.new_empty(size), lib=_library
-)
+torch.library.register_fake("tileops::missing_gradient", lambda grad, size, op: grad.new_empty(size), lib=_library)

@@ -29,9 +29,7 @@ def dtype_of(name: str) -> torch.dtype:
     """
     dtype = _BY_NAME.get(name) or getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(
-            f"{name!r} is no dtype of torch {torch.__version__}; known are {', '.join(_BY_NAME)}"
-        )
+        raise ValueError(f"{name!r} is no dtype of torch {torch.__version__}; known are {', '.join(_BY_NAME)}")
     return dtype
 
 
@@ -44,9 +42,7 @@ def candidate_dtypes(entry: Any, values: Mapping[str, Any]) -> Iterator[dict[str
     """
     signature = entry.signature
     sets = {name: kind.names for name, kind in signature.indices.items() if isinstance(kind, DType)}
-    rows = signature.combos or [
-        dict(zip(sets, chosen, strict=True)) for chosen in itertools.product(*sets.values())
-    ]
+    rows = signature.combos or [dict(zip(sets, chosen, strict=True)) for chosen in itertools.product(*sets.values())]
     for row in rows:
         known = {**values, **row}
         yield {

@@ -79,9 +79,7 @@ def _plan(op: type[Op], row: Call, device: DeviceFacts) -> Iterator[PlannedCall 
     for layout in layouts if device.type == "cpu" else (None,):
         call = instance._call_spec(CallFacts(device, specs, dict(row.indices), layout))
         try:
-            yield PlannedCall(
-                row.case_id, site, call, selection.choose(op.__name__, site, instance._sites[site], call)
-            )
+            yield PlannedCall(row.case_id, site, call, selection.choose(op.__name__, site, instance._sites[site], call))
         except DispatchError as error:
             yield RefusedCall(row.case_id, str(error))
 

@@ -43,15 +43,12 @@ def check_kernel_types(
     by_interface: dict[type[KernelInterface], list[type[Kernel]]] = {face: [] for face in interfaces.values()}
     for key, kernel in kernels.items():
         if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
-            raise TypeError(
-                f"{op}: kernel_types[{key!r}] is {kernel!r}, not a subclass of tileops.kernels.Kernel"
-            )
+            raise TypeError(f"{op}: kernel_types[{key!r}] is {kernel!r}, not a subclass of tileops.kernels.Kernel")
         face = interface_of(kernel)
         if face not in by_interface:
             offered = ", ".join(sorted(known.__name__ for known in by_interface))
             raise TypeError(
-                f"{op}: kernel_types[{key!r}] ({kernel.__name__}) implements {face.__name__}, the op calls "
-                f"{offered}"
+                f"{op}: kernel_types[{key!r}] ({kernel.__name__}) implements {face.__name__}, the op calls {offered}"
             )
         by_interface[face].append(kernel)
     for face, found in by_interface.items():
@@ -73,9 +70,7 @@ def _check_group(op: str, face: type[KernelInterface], kernels: list[type[Kernel
                     f"another interface"
                 )
         if kernel in _beaten_by(kernel):
-            raise ValueError(
-                f"{op}: {kernel.__name__} is preferred over itself: preferred_over forms a cycle"
-            )
+            raise ValueError(f"{op}: {kernel.__name__} is preferred over itself: preferred_over forms a cycle")
 
 
 def _beaten_by(kernel: type[Kernel]) -> set[type[Kernel]]:
@@ -117,9 +112,7 @@ def explain(kernels: Iterable[type[Kernel]], call: CallSpec) -> list[Verdict]:
 def _outranked(accepted: list[type[Kernel]]) -> Iterable[tuple[type[Kernel], type[Kernel]]]:
     for kernel in accepted:
         for other in accepted:
-            if other is not kernel and (
-                kernel in _beaten_by(other) or (kernel.general and not other.general)
-            ):
+            if other is not kernel and (kernel in _beaten_by(other) or (kernel.general and not other.general)):
                 yield kernel, other
                 break
 
@@ -155,10 +148,7 @@ def choose(op: str, site: str, kernels: Iterable[type[Kernel]], call: CallSpec) 
             f"Declare preferred_over on one of them"
         )
     if all(verdict.outcome == "unavailable" for verdict in verdicts):
-        offered = (
-            "; ".join(f"{verdict.kernel.__name__} {verdict.reason}" for verdict in verdicts)
-            or "it has no kernel"
-        )
+        offered = "; ".join(f"{verdict.kernel.__name__} {verdict.reason}" for verdict in verdicts) or "it has no kernel"
         raise OpNotAvailableError(
             f"{op}: {site}: no kernel runs on {place} ({offered}). Move the tensors to a device that has "
             f"one, or register a target"

@@ -74,9 +74,7 @@ __all__ = [
     "signature_for",
 ]
 
-_TORCH_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)
-}
+_TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)}
 _DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in _TORCH_DTYPES.items()}
 
 
@@ -194,14 +192,10 @@ class CallSignature:
         key = tuple(point.values())
         checks = self._construction_checks.get(key)
         if checks is None:
-            checks = self._construction_checks[key] = construction_checks(
-                self._signature, self._choices, point
-            )
+            checks = self._construction_checks[key] = construction_checks(self._signature, self._choices, point)
         check_construction(checks, self._failures, self._signature, values)
         self._check_held(values, point)
-        python = {
-            name: _as_python(value, self._signature.params[name].kind) for name, value in values.items()
-        }
+        python = {name: _as_python(value, self._signature.params[name].kind) for name, value in values.items()}
         return Construction(values, python, point)
 
     def _check_held(self, values: dict[str, Any], point: dict[str, Any]) -> None:
@@ -257,9 +251,7 @@ class CallSignature:
             if decl.optional is None and not given[name]:
                 raise self._failures.missing_tensor(decl.where, name)
         point = dict(construction.point)
-        point.update(
-            {choice.name: given[choice.name] for choice in self._choices if not choice.at_construction}
-        )
+        point.update({choice.name: given[choice.name] for choice in self._choices if not choice.at_construction})
         branch = branch_at(signature, self._choices, point)
         for name, decl in signature.inputs.items():
             if isinstance(decl.optional, Expr) and branch.facts.present[name] != given[name]:
@@ -289,9 +281,7 @@ class CallSignature:
                     maker = self._makers[key] = self._generate(key, self.branch(construction, presence))
         return maker
 
-    def _generate(
-        self, key: tuple[Any, ...], branch: Branch
-    ) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
+    def _generate(self, key: tuple[Any, ...], branch: Branch) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
         source = emit_call_check(self.name, plan_branch(branch))
         filename = f"<tileops.{self.entry.family}.{self.name} check {len(self._sources)}>"
         namespace = _NAMESPACE | {"_fail": self._failures, "_branch": branch}

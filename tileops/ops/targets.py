@@ -96,22 +96,14 @@ def check_results(
         storages.add(storage)
 
 
-def _check_result(
-    where: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> None:
+def _check_result(where: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise BackendError(f"{where}: the target returned {type(tensor).__name__}, a tensor is needed")
     if tuple(tensor.shape) != shape:
-        raise BackendError(
-            f"{where}: the target returned shape {tuple(tensor.shape)}, the entry gives {shape}"
-        )
+        raise BackendError(f"{where}: the target returned shape {tuple(tensor.shape)}, the entry gives {shape}")
     if tensor.dtype != dtype:
         raise BackendError(f"{where}: the target returned {tensor.dtype}, the entry gives {dtype}")
     if tensor.device != device:
-        raise BackendError(
-            f"{where}: the target returned a tensor on {tensor.device}, the call is on {device}"
-        )
+        raise BackendError(f"{where}: the target returned a tensor on {tensor.device}, the call is on {device}")
     if not tensor.is_contiguous():
-        raise BackendError(
-            f"{where}: the target returned strides {tuple(tensor.stride())}, outputs are contiguous"
-        )
+        raise BackendError(f"{where}: the target returned strides {tuple(tensor.stride())}, outputs are contiguous")

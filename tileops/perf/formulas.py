@@ -27,9 +27,7 @@ def visible_range(
     return (first, last + 1) if last >= first else (0, 0)
 
 
-def visible_scores(
-    s_q: int, s_kv: int, is_causal: bool, window_left: int = -1, window_right: int = -1
-) -> int:
+def visible_scores(s_q: int, s_kv: int, is_causal: bool, window_left: int = -1, window_right: int = -1) -> int:
     """Number of (query, key) pairs that the mask lets through, in closed form per side of the window.
 
     A query at position p sees keys max(0, p - left) .. min(s_kv - 1, p + right); causal is right = 0.
@@ -55,8 +53,7 @@ def _clamped_sum(start: int, stop: int, high: int) -> int:
 def _keys_needed(s_q: int, s_kv: int, is_causal: bool, window_left: int, window_right: int) -> int:
     """Keys that at least one query sees; neighbouring queries see overlapping or adjoining ranges."""
     ranges = [
-        visible_range(query, s_q, s_kv, is_causal, window_left, window_right)
-        for query in _edge_queries(s_q, s_kv)
+        visible_range(query, s_q, s_kv, is_causal, window_left, window_right) for query in _edge_queries(s_q, s_kv)
     ]
     seen = [span for span in ranges if span[1] > span[0]]
     return max(stop for _, stop in seen) - min(first for first, _ in seen) if seen else 0
@@ -80,11 +77,7 @@ def gqa_dense_fwd(call: Any) -> tuple[int, int]:
     per_score = 4 * head_dim + 5 + (3 if call.present("softcap") else 0)
     flops = batch * heads * (visible_scores(s_q, s_kv, *mask) * per_score + s_q * head_dim)
     keys = _keys_needed(s_q, s_kv, *mask)
-    moved = (
-        call.bytes("q")
-        + call.bytes("o")
-        + sum(call.bytes(name) for name in ("q_scale", "k_scale", "v_scale"))
-    )
+    moved = call.bytes("q") + call.bytes("o") + sum(call.bytes(name) for name in ("q_scale", "k_scale", "v_scale"))
     if s_kv:
         moved += (call.bytes("k") + call.bytes("v")) * keys // s_kv
     if index["pos_encoding_mode"] == "rope":

@@ -48,9 +48,7 @@ class Workload:
     torch: Mapping[str, Formulation] = field(default_factory=dict)
     baselines: Mapping[str, Callable[..., Callable[[], Any]]] = field(default_factory=dict)
     cold: tuple[str, ...] = ()
-    gen_inputs: Callable[[dict[str, torch.Tensor | None], dict[str, Any]], dict[str, torch.Tensor]] | None = (
-        None
-    )
+    gen_inputs: Callable[[dict[str, torch.Tensor | None], dict[str, Any]], dict[str, torch.Tensor]] | None = None
 
 
 def workload(op: str) -> Workload:

@@ -72,7 +72,8 @@ def gqa_dense(
         k = k * k_scale.double()[:, None, :, None]
         v = v * v_scale.double()[:, None, :, None]
     if pos_encoding_mode == "rope":
-        assert rope_cos is not None and rope_sin is not None
+        assert rope_cos is not None
+        assert rope_sin is not None
         cos, sin = rope_cos.double(), rope_sin.double()
         width = D if rotary_dim is None else rotary_dim
         first = S_kv - S_q

@@ -178,9 +178,7 @@ def _compare(
     against: Sequence[str],
     console: Console,
 ) -> None:
-    passage = tokenizer.encode(files("tileops.workloads.smollm2").joinpath("passage.txt").read_text("utf-8"))[
-        :PREFILL
-    ]
+    passage = tokenizer.encode(files("tileops.workloads.smollm2").joinpath("passage.txt").read_text("utf-8"))[:PREFILL]
     reference = TorchDecoder(weights, decoder.max_len)
     with _status(console, "choosing PyTorch's fastest formulations"):
         reference.choose_formulations(passage)
@@ -209,9 +207,7 @@ def _compare(
     result.prefill_tok_s, result.decode_tok_s = ours.prefill, ours.decode
     result.torch_prefill_tok_s, result.torch_decode_tok_s = theirs.prefill, theirs.decode
     result.read_gb_s = median(bandwidths)
-    result.against = {
-        name: {"prefill_tok_s": s.prefill, "decode_tok_s": s.decode} for name, s in speeds.items()
-    }
+    result.against = {name: {"prefill_tok_s": s.prefill, "decode_tok_s": s.decode} for name, s in speeds.items()}
     _print_report(result, {"PyTorch (eager)": theirs, **speeds}, ours, reference, console)
 
 

@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from tileops.workloads import Workload
 
 
-def _operands(
-    a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _operands(a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """`a` as ``[M, K]`` and `b` as ``[K, N]``."""
     return a.t() if trans_a else a, b.t() if trans_b else b
 
@@ -35,9 +33,7 @@ def _linear(a: torch.Tensor, b: torch.Tensor, *, trans_a: bool, trans_b: bool) -
     return torch.mv(weight, left[0])[None] if left.shape[0] == 1 else F.linear(left, weight)
 
 
-def _torch_packed(
-    a: torch.Tensor, b: torch.Tensor, *, trans_a: bool, trans_b: bool
-) -> Callable[[], torch.Tensor]:
+def _torch_packed(a: torch.Tensor, b: torch.Tensor, *, trans_a: bool, trans_b: bool) -> Callable[[], torch.Tensor]:
     """oneDNN's prepacked linear, as ``torch.compile`` with freezing uses it for constant weights."""
     if not torch.backends.mkldnn.is_available() or a.device.type != "cpu":
         raise NotImplementedError("oneDNN is not available here")

@@ -109,9 +109,7 @@ def _worst(
 ) -> Mismatch:
     at = int(torch.where(wrong, excess, -torch.inf).argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), wrong.shape))
-    return Mismatch(
-        int(wrong.sum()), wrong.numel(), index, actual[index].item(), expected[index].item(), note
-    )
+    return Mismatch(int(wrong.sum()), wrong.numel(), index, actual[index].item(), expected[index].item(), note)
 
 
 def normalized_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -203,9 +203,7 @@ def control():
 
 def silu_and_mul(dtype, unroll):
     """The elementwise example of the guide, with a scale."""
-    block, masked = lang.elementwise_block(
-        lambda x, y, scale: lang.silu(x) * y * scale, [dtype, dtype], dtype, unroll
-    )
+    block, masked = lang.elementwise_block(lambda x, y, scale: lang.silu(x) * y * scale, [dtype, dtype], dtype, unroll)
     step, lanes = unroll * lang.lanes(), lang.lanes()
 
     def body(begin, end, tid, scale, x, y, out):

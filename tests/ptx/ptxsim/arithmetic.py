@@ -125,11 +125,7 @@ def _less(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _canonical(a: np.ndarray) -> np.ndarray:
     """PTX's canonical NaN (0x7fffffff in float32) for every NaN."""
     if a.dtype == np.float32:
-        return (
-            np.where(np.isnan(a), np.uint32(0x7FFF_FFFF), a.view(np.uint32))
-            .astype(np.uint32)
-            .view(np.float32)
-        )
+        return np.where(np.isnan(a), np.uint32(0x7FFF_FFFF), a.view(np.uint32)).astype(np.uint32).view(np.float32)
     return a
 
 
@@ -159,9 +155,7 @@ def convert(value: np.ndarray, to: str, rounding: str) -> np.ndarray:
     nan = np.isnan(whole)
     inside = (whole >= float(limits.min)) & (whole < float(limits.max) + (1 if limits.bits < 64 else 0))
     result = np.where(inside, whole, 0).astype(dtype)
-    result = np.where(
-        whole >= float(limits.max), limits.max, np.where(whole < float(limits.min), limits.min, result)
-    )
+    result = np.where(whole >= float(limits.max), limits.max, np.where(whole < float(limits.min), limits.min, result))
     nan_value = 0 if limits.bits < 64 else (1 << 63 if limits.min == 0 else limits.min)
     return np.where(nan, np.array(nan_value, dtype), result.astype(dtype))
 

@@ -209,9 +209,7 @@ def _copy(path: str, kind: str, lanes: int) -> Case:
     threads = 128
     words = _words(threads * size // 4)
     # The result is compared per 16 bits, so that every width has a whole number of them a thread.
-    return Case(
-        f"{load}, {store}", _module(1, lines), (words,), np.dtype(np.uint16), threads, threads * size // 2
-    )
+    return Case(f"{load}, {store}", _module(1, lines), (words,), np.dtype(np.uint16), threads, threads * size // 2)
 
 
 def _shuffle(mode: str, lane: int) -> Case:

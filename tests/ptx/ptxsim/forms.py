@@ -52,9 +52,7 @@ class Form:
 ELEMENTWISE: dict[str, Form] = {}
 
 #: Forms that `ptxsim.machine` executes itself: memory, control flow, warps.
-STRUCTURAL = frozenset(
-    {"bra", "bra.uni", "ret", "exit", "bar.sync", "bar.warp.sync", "shfl.sync", "ld", "st", "mov"}
-)
+STRUCTURAL = frozenset({"bra", "bra.uni", "ret", "exit", "bar.sync", "bar.warp.sync", "shfl.sync", "ld", "st", "mov"})
 
 
 def _form(name: str, result: str, sources: str, compute: Callable[..., np.ndarray], ulps: int = 0) -> None:
@@ -126,9 +124,7 @@ def _ftz(compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], 
 
 _form("ex2.approx.ftz.f32", "f32", "f32", _ftz(np.exp2), ulps=2)
 _form("rsqrt.approx.ftz.f32", "f32", "f32", _ftz(lambda x: 1 / np.sqrt(x)), ulps=2)
-_form(
-    "rsqrt.approx.f32", "f32", "f32", lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(np.float32), ulps=2
-)
+_form("rsqrt.approx.f32", "f32", "f32", lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(np.float32), ulps=2)
 _form("rcp.approx.ftz.f32", "f32", "f32", _ftz(lambda x: 1 / x), ulps=1)
 _form("div.full.f32", "f32", "f32 f32", np.divide, ulps=2)
 _form("rcp.rn.f32", "f32", "f32", lambda x: np.float32(1) / x)
@@ -210,9 +206,7 @@ def _permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
     result = np.zeros(a.shape, np.uint32)
     for k in range(4):
         nibble = (selector >> np.uint32(4 * k)) & np.uint32(15)
-        byte = (both >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(
-            np.uint32
-        ) & np.uint32(255)
+        byte = (both >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint32) & np.uint32(255)
         sign = np.where(byte >> np.uint32(7), np.uint32(255), np.uint32(0))
         result |= np.where(nibble >> np.uint32(3), sign, byte).astype(np.uint32) << np.uint32(8 * k)
     return result

@@ -87,9 +87,7 @@ class Machine:
         dynamic_shared: int,
     ) -> None:
         if block % WARP or not block or grid < 1:
-            raise SimError(
-                f"grid {grid}, block {block}: a block is whole warps of {WARP}, a grid one block or more"
-            )
+            raise SimError(f"grid {grid}, block {block}: a block is whole warps of {WARP}, a grid one block or more")
         if program.max_threads is not None and block > program.max_threads:
             raise SimError(f"block {block} exceeds .maxntid {program.max_threads}")
         self.program = program
@@ -156,9 +154,7 @@ class Machine:
                 if not self.alive.any():
                     return
                 thread = int(np.argmax(self.alive))
-                raise SimError(
-                    f"deadlock: {self._where(thread)} waits at a barrier that its block never reaches"
-                )
+                raise SimError(f"deadlock: {self._where(thread)} waits at a barrier that its block never reaches")
             pc = int(self.pc[ready].min())
             active = ready & (self.pc == pc)
             while True:
@@ -224,8 +220,7 @@ class Machine:
         value = self.registers.get(register.name)
         if value is None:
             raise SimError(
-                f"{register.name} is read before anything wrote it\n"
-                f"  line {instruction.line}: {instruction.text}"
+                f"{register.name} is read before anything wrote it\n  line {instruction.line}: {instruction.text}"
             )
         return value
 
@@ -250,20 +245,14 @@ class Machine:
                 return np.full(self.threads, scalar, dtype)
         elif isinstance(operand, Symbol) and operand.name in self.program.shared:
             return np.full(self.threads, self.program.shared[operand.name], dtype)
-        raise SimError(
-            f"operand {operand} cannot be read as .{kind}\n  line {instruction.line}: {instruction.text}"
-        )
+        raise SimError(f"operand {operand} cannot be read as .{kind}\n  line {instruction.line}: {instruction.text}")
 
-    def _write(
-        self, operand: Operand, value: np.ndarray, taken: np.ndarray, instruction: Instruction
-    ) -> None:
+    def _write(self, operand: Operand, value: np.ndarray, taken: np.ndarray, instruction: Instruction) -> None:
         """Writes `value` to a register where `taken`; narrower values are sign- or zero-extended."""
         if isinstance(operand, Symbol) and operand.name == "_":
             return
         if not isinstance(operand, Register):
-            raise SimError(
-                f"destination {operand} is no register\n  line {instruction.line}: {instruction.text}"
-            )
+            raise SimError(f"destination {operand} is no register\n  line {instruction.line}: {instruction.text}")
         dtype = PTX_TYPES[operand.type]
         if value.dtype != dtype:
             if value.dtype.itemsize < dtype.itemsize and value.dtype.kind in "iu":
@@ -297,12 +286,8 @@ class Machine:
             "exit": self._nothing,
         }
         handler = handlers.get(instruction.opcode)
-        if handler is None or (
-            instruction.opcode == "bar" and instruction.form not in ("bar.sync", "bar.warp.sync")
-        ):
-            raise PtxError(
-                f"line {instruction.line}: {instruction.form} is not modelled ({instruction.text})"
-            )
+        if handler is None or (instruction.opcode == "bar" and instruction.form not in ("bar.sync", "bar.warp.sync")):
+            raise PtxError(f"line {instruction.line}: {instruction.form} is not modelled ({instruction.text})")
         return lambda taken: handler(instruction, taken)
 
     def _nothing(self, instruction: Instruction, taken: np.ndarray) -> None:
@@ -316,9 +301,7 @@ class Machine:
             )
 
         def step(taken: np.ndarray) -> None:
-            values = [
-                self._read(item, kind, instruction) for item, kind in zip(sources, form.sources, strict=True)
-            ]
+            values = [self._read(item, kind, instruction) for item, kind in zip(sources, form.sources, strict=True)]
             result = form.compute(*values)
             self._write(destination, result.astype(PTX_TYPES[form.result], copy=False), taken, instruction)
 
@@ -355,15 +338,11 @@ class Machine:
         named = (members >> lane.astype(np.uint32)) & 1 == 1
         wrong = present & ((members != members[:, :1]) | ~named)
         missing = (
-            present.any(1)[:, None]
-            & (_first(members, present)[:, None] >> lane.astype(np.uint32) & 1 == 1)
-            & ~present
+            present.any(1)[:, None] & (_first(members, present)[:, None] >> lane.astype(np.uint32) & 1 == 1) & ~present
         )
         if wrong.any() or missing.any():
             thread = int(np.argmax((wrong | missing).reshape(-1)))
-            raise self._error(
-                instruction, "the member mask does not name exactly the lanes that are here", thread
-            )
+            raise self._error(instruction, "the member mask does not name exactly the lanes that are here", thread)
         offset, bound = (lane_operand & 31).astype(np.int64), (clamp & 31).astype(np.int64)
         segment = ((clamp >> 8) & 31).astype(np.int64)
         last = (lane & segment) | (bound & ~segment)
@@ -379,9 +358,7 @@ class Machine:
         source = np.where(valid, source, lane)
         absent = present & ~np.take_along_axis(present, source, axis=1)
         if absent.any():
-            raise self._error(
-                instruction, "shuffle from a lane that is not here", int(np.argmax(absent.reshape(-1)))
-            )
+            raise self._error(instruction, "shuffle from a lane that is not here", int(np.argmax(absent.reshape(-1))))
         self._write(destination, np.take_along_axis(value, source, axis=1).reshape(-1), taken, instruction)
 
     # -- memory
@@ -396,9 +373,7 @@ class Machine:
             return
         threads = np.flatnonzero(taken)
         dtype = PTX_TYPES[kind]
-        memory, offsets = self._locate(
-            instruction, space, address, threads, dtype.itemsize * count, False, read_only
-        )
+        memory, offsets = self._locate(instruction, space, address, threads, dtype.itemsize * count, False, read_only)
         items = destination.items if isinstance(destination, Vector) else (destination,)
         for item, loaded in zip(items, gather(memory, offsets, dtype, count), strict=True):
             value = np.zeros(self.threads, dtype)
@@ -434,9 +409,7 @@ class Machine:
         try:
             if space == "global":
                 return self.memory.bytes, self.memory.locate(where, size, write=write, read_only=read_only)
-            offsets = self.shared.locate(
-                where, size, self.block_of[threads], self.warp_of[threads], write=write
-            )
+            offsets = self.shared.locate(where, size, self.block_of[threads], self.warp_of[threads], write=write)
             return self.shared.bytes, offsets
         except SimError as error:
             raise self._error(instruction, str(error), int(threads[error.culprit])) from None

@@ -56,9 +56,7 @@ class GlobalMemory:
         self.top = -(-(end + _GUARD) // 256) * 256
         return GLOBAL_BASE + start
 
-    def fetch(
-        self, address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype
-    ) -> np.ndarray:
+    def fetch(self, address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """The tensor at `address` (strides in bytes) as a contiguous array."""
         dtype = np.dtype(dtype)
         where = _byte_offsets(shape, strides, dtype.itemsize) + (address - GLOBAL_BASE)
@@ -88,9 +86,7 @@ class GlobalMemory:
         )
         spans = offsets[:, None] + np.arange(size)
         if write:
-            _refuse(
-                ~self.writable[spans].all(1), addresses, f"store of {size} bytes outside the writable tensors"
-            )
+            _refuse(~self.writable[spans].all(1), addresses, f"store of {size} bytes outside the writable tensors")
             self.written[spans] = True
         else:
             _refuse(~self.readable[spans].all(1), addresses, f"load of {size} bytes outside every tensor")
@@ -164,9 +160,7 @@ class SharedMemory:
             self.written[spans] = True
         else:
             _refuse(~self.written[spans].all(1), addresses, "read of shared memory that nobody has written")
-            _refuse(
-                foreign_write.any(1), addresses, "race: read without a barrier after another warp's write"
-            )
+            _refuse(foreign_write.any(1), addresses, "race: read without a barrier after another warp's write")
             shared_read = (self.read_epoch[spans] == epoch) & (self.read_warp[spans] != warp)
             self.read_warp[spans] = np.where(shared_read, -1, warp)
             self.read_epoch[spans] = epoch

@@ -121,9 +121,7 @@ def parse(text: str) -> Program:
     if re.search(r"\.local\b", source):
         raise PtxError("local memory (a stack frame) is not modelled: the kernel must stay in registers")
     header_end = source.index(")", entry.end())
-    params = re.findall(
-        r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)", source[entry.end() : header_end]
-    )
+    params = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)", source[entry.end() : header_end])
     program = Program(entry[1], [(name, kind) for kind, name in params])
     body_start = source.index("{", header_end)
     maxntid = re.search(r"\.maxntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", source[header_end:body_start])

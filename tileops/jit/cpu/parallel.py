@@ -81,8 +81,7 @@ def _from_loaded_libraries() -> Launcher | None:
     import torch  # noqa: F401  # loads its runtime
 
     paths = {
-        match[0]
-        for match in re.finditer(r"/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*", _read("/proc/self/maps"))
+        match[0] for match in re.finditer(r"/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*", _read("/proc/self/maps"))
     }
     for path in sorted(paths, key=lambda path: ("/torch/" not in path, path)):
         symbols = _symbols(path)
@@ -109,9 +108,7 @@ def _from_system() -> Launcher | None:
 def _symbols(library: str) -> dict[str, int] | None:
     try:
         handle = ctypes.CDLL(library)
-        return {
-            name: ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0 for name in PARALLEL_SYMBOLS
-        }
+        return {name: ctypes.cast(getattr(handle, name), ctypes.c_void_p).value or 0 for name in PARALLEL_SYMBOLS}
     except (OSError, AttributeError):
         return None
 

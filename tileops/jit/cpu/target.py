@@ -111,8 +111,7 @@ def cpu_target(name: str | None = None) -> CpuTarget:
 def _target(name: str) -> CpuTarget:
     if platform.machine() not in ("x86_64", "AMD64"):
         raise SettingsError(
-            f"CPU kernels are compiled for x86-64 only; this machine is {platform.machine()}. "
-            "Use another device."
+            f"CPU kernels are compiled for x86-64 only; this machine is {platform.machine()}. Use another device."
         )
     host = llvm.get_host_cpu_features()
     if name in _LEVELS:

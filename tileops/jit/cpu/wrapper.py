@@ -72,8 +72,7 @@ def wrapper_ir(
   ret i32 0"""
 
     unpack = "".join(
-        f"  %p{i} = getelementptr {block}, ptr %block, i32 0, i32 {i + 1}\n"
-        f"  %a{i} = load {type_}, ptr %p{i}\n"
+        f"  %p{i} = getelementptr {block}, ptr %block, i32 0, i32 {i + 1}\n  %a{i} = load {type_}, ptr %p{i}\n"
         for i, type_ in enumerate(types)
     )
     pack = "".join(
@@ -160,11 +159,7 @@ def quoted(symbol: str) -> str:
 def _message(name: str, args: Sequence[str]) -> str:
     kinds = "".join(f", {kind}" for kind in args)
     wrong = f"{name}: launch(threads, n{kinds}) takes {len(args) + 2} arguments, got %zd"
-    return (
-        _string("message", wrong)
-        + "\n"
-        + _string("raised_message", f"{name}: the kernel raised an exception")
-    )
+    return _string("message", wrong) + "\n" + _string("raised_message", f"{name}: the kernel raised an exception")
 
 
 def _string(symbol: str, text: str) -> str:
@@ -177,9 +172,7 @@ def _python_function(args: Sequence[str], passed: str) -> str:
     names = ["%threads", "%n", *(f"%a{i}" for i in range(len(args)))]
     lines = []
     for i, (kind, name) in enumerate(zip(kinds, names, strict=True)):
-        lines.append(
-            f"  %slot{i} = getelementptr ptr, ptr %args, i64 {i}\n  %object{i} = load ptr, ptr %slot{i}"
-        )
+        lines.append(f"  %slot{i} = getelementptr ptr, ptr %args, i64 {i}\n  %object{i} = load ptr, ptr %slot{i}")
         if kind in ("ptr", "i64"):
             lines.append(f"  {name} = call i64 @PyLong_AsLongLong(ptr %object{i})")
             lines.append(f"  %odd{i} = icmp eq i64 {name}, -1")

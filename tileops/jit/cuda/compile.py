@@ -86,9 +86,7 @@ def compile_to_ptx(program: Program, target: CudaTarget) -> str:
         except KernelCompileError:
             raise
         except Exception as error:  # numba, NVVM and the traced functions each raise their own
-            raise KernelCompileError(
-                f"{program} for {target.arch}: {type(error).__name__}: {error}"
-            ) from error
+            raise KernelCompileError(f"{program} for {target.arch}: {type(error).__name__}: {error}") from error
     return _with_stable_names(text, _entry_name(program))
 
 
@@ -103,9 +101,7 @@ def _with_stable_names(ptx: str, entry: str) -> str:
     match = re.search(r"\.entry\s+([\w$]+)", ptx)
     if match is None:
         raise KernelCompileError(f"{entry}: the compiled PTX has no entry")
-    ptx = re.sub(
-        r"^\.(?:common|visible|weak) \.global [^;]*_ZN08NumbaEnv[^;]*;\n", "", ptx, flags=re.MULTILINE
-    )
+    ptx = re.sub(r"^\.(?:common|visible|weak) \.global [^;]*_ZN08NumbaEnv[^;]*;\n", "", ptx, flags=re.MULTILINE)
     return ptx.replace(match[1], entry)
 
 

@@ -92,9 +92,7 @@ class CudaEntry:
         from cuda.bindings import driver
 
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(
-            attribute, self.facts["dynamic_smem"], self._kernel.handle, device
-        )
+        (status,) = driver.cuKernelSetAttribute(attribute, self.facts["dynamic_smem"], self._kernel.handle, device)
         if int(status) != 0:
             raise LaunchError(
                 f"{self.facts['entry']}: cuda:{device} refuses {self.facts['dynamic_smem']} bytes of shared "
@@ -130,6 +128,4 @@ def load(artifact: Artifact, program: Program) -> CudaEntry:
 
 def pack_arguments(kinds: tuple[str, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments as cuda.core packs them right: it takes every Python float for a double."""
-    return tuple(
-        _FLOATS[kind](arg) if kind in _FLOATS else arg for kind, arg in zip(kinds, args, strict=True)
-    )
+    return tuple(_FLOATS[kind](arg) if kind in _FLOATS else arg for kind, arg in zip(kinds, args, strict=True))

@@ -47,9 +47,7 @@ def cuda_target(arch: str | None = None, *, device: int | None = None) -> CudaTa
         arch = _arch_of_device(device)
     number, suffix = _split(arch)
     if number < 80:
-        raise KernelCompileError(
-            f"arch={arch!r}: kernels need compute capability 8.0 or newer; use sm_80 or later"
-        )
+        raise KernelCompileError(f"arch={arch!r}: kernels need compute capability 8.0 or newer; use sm_80 or later")
     return CudaTarget(f"sm_{number}{suffix or ('a' if number >= 90 else '')}")
 
 

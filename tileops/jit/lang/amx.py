@@ -1,8 +1,8 @@
 """AMX tiles: eight matrix registers of 16 rows of 64 bytes, and products of bfloat16 pairs into float32.
 
-Tiles call these as ``t.amx_config()``, ``t.amx_load(4, addr, stride)`` and so on; tiles of the machine are named by
-constants 0 to 7. A thread configures the registers once, uses them, and releases them before the body ends, so that
-later context switches need not save them. Only for targets with ``has_amx``.
+Tiles call these as ``t.amx_config()``, ``t.amx_load(4, addr, stride)`` and so on; tiles of the machine are
+named by constants 0 to 7. A thread configures the registers once, uses them, and releases them before the
+body ends, so that later context switches need not save them. Only for targets with ``has_amx``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def config(t: Any) -> None:
     place = t.alloca(64)
     columns = 0x0001_0001_0001_0001 * ROW_BYTES
     rows = 0x0101_0101_0101_0101 * ROWS
-    # Palette and start row; 16-bit row lengths of tiles 0-7 from byte 16 on; 8-bit row counts from byte 48 on.
+    # Palette and start row; 16-bit row lengths of tiles 0-7 from byte 16 on; 8-bit row counts from byte 48
+    # on.
     for byte, word in {0: 1, 8: 0, 16: columns, 24: columns, 32: 0, 40: 0, 48: rows, 56: 0}.items():
         t.store_i64(place + byte, t.const(word))
     _call("ldtilecfg", _address(place))
@@ -77,8 +78,8 @@ def store(t: Any, index: int, addr: Value, stride: Value | int) -> None:
 def dot_bf16(t: Any, accumulator: int, left: int, right: int) -> None:
     """``accumulator += left @ right``.
 
-    ``left`` holds 16 rows of 32 bfloat16; ``right`` holds 16 rows (pairs of k) of 16 columns of two bfloat16; the
-    accumulator 16 rows of 16 float32. Subnormal inputs count as zero and subnormal sums become zero.
+    ``left`` holds 16 rows of 32 bfloat16; ``right`` holds 16 rows (pairs of k) of 16 columns of two bfloat16;
+    the accumulator 16 rows of 16 float32. Subnormal inputs count as zero and subnormal sums become zero.
     """
     _call("tdpbf16ps", _tile(accumulator), _tile(left), _tile(right))
 

@@ -83,9 +83,7 @@ def transpose(rows: Sequence[Value]) -> list[Value]:
     return current
 
 
-def reduce_transpose(
-    vectors: Sequence[Value], combine: Callable[[Value, Value], Value] = lambda x, y: x + y
-) -> Value:
+def reduce_transpose(vectors: Sequence[Value], combine: Callable[[Value, Value], Value] = lambda x, y: x + y) -> Value:
     """Reduces n vectors of n lanes at once: lane ``i`` of the result combines all lanes of ``vectors[i]``.
 
     Takes 3 (n - 1) instructions, where n separate trees take about 3 n log2(n). With fewer vectors than lanes
@@ -97,9 +95,7 @@ def reduce_transpose(
         raise ValueError(f"expected a power of two of vectors, at most {count}, got {len(current)}")
     distance = 1
     while len(current) > 1:
-        current = [
-            combine(*_interleave(x, y, distance)) for x, y in zip(current[::2], current[1::2], strict=True)
-        ]
+        current = [combine(*_interleave(x, y, distance)) for x, y in zip(current[::2], current[1::2], strict=True)]
         distance *= 2
     result = current[0]
     while distance < count:

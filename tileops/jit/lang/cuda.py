@@ -46,9 +46,7 @@ def device_function(emit: Callable[..., Any], parameters: Sequence[Any], result:
     """
 
     def typed(*_args: Any) -> Any:
-        def generate(
-            numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]
-        ) -> Any:
+        def generate(numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> Any:
             emitter = CudaEmitter(builder)
             with context.emitting(emitter):
                 value = emit(emitter, *args)
@@ -63,10 +61,7 @@ def device_function(emit: Callable[..., Any], parameters: Sequence[Any], result:
     names = [f"a{i}" for i in range(len(parameters))]
     typed.__name__ = getattr(emit, "__name__", "device_function").strip("_")
     typed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name in ("typing_context", *names)
-        ]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("typing_context", *names)]
     )
     return _intrinsic(typed)
 
@@ -220,9 +215,7 @@ class Strip:
         writes).
         """
         self._one_vector("load")
-        return device_function(
-            lambda emitter, address: self._load(emitter, address, None), [types.int64], self.type
-        )
+        return device_function(lambda emitter, address: self._load(emitter, address, None), [types.int64], self.type)
 
     @property
     def load_below(self) -> Any:
@@ -252,9 +245,7 @@ class Strip:
     def store_below(self) -> Any:
         """``store_below(address, step, left, strip)``: the counterpart of `load_below`."""
 
-        def emit(
-            emitter: CudaEmitter, address: ir.Value, step: ir.Value, left: ir.Value, strip: ir.Value
-        ) -> None:
+        def emit(emitter: CudaEmitter, address: ir.Value, step: ir.Value, left: ir.Value, strip: ir.Value) -> None:
             words = _unpack_tuple(emitter, strip, self.words * self.vectors)
             for j, (here, inside) in enumerate(self._places(emitter, address, step, left)):
                 self._store(emitter, here, words[j * self.words : (j + 1) * self.words], inside)
@@ -338,9 +329,7 @@ class Strip:
     def pack(self, emitter: CudaEmitter, elements: Sequence[ir.Value]) -> list[ir.Value]:
         """Packed words of float32 elements."""
         per_word = 1 if self.width == 2 else 4 // ITEMSIZE[self.dtype]
-        return [
-            emitter.pack(self.dtype, elements[i : i + per_word]) for i in range(0, len(elements), per_word)
-        ]
+        return [emitter.pack(self.dtype, elements[i : i + per_word]) for i in range(0, len(elements), per_word)]
 
 
 def _access(width: int) -> str:
@@ -412,9 +401,7 @@ def walk(axes: int, operands: int) -> Any:
                 quotient = b.udiv(index, size)
                 coordinate = b.sub(index, b.mul(quotient, size))
                 index = quotient
-            offsets = [
-                b.add(offset, b.mul(coordinate, step)) for offset, step in zip(offsets, steps, strict=True)
-            ]
+            offsets = [b.add(offset, b.mul(coordinate, step)) for offset, step in zip(offsets, steps, strict=True)]
         return offsets
 
     emit.__name__ = f"walk_{axes}_{operands}"

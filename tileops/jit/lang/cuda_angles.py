@@ -84,9 +84,7 @@ def _sin_cos(emitter: CudaEmitter, turns: ir.Value) -> tuple[ir.Value, ir.Value]
     x = b.fmul(b.sitofp(b.trunc(b.ashr(rest, I64(30)), I32), F32), _f32(2 * math.pi / 2**34))
     square = b.fmul(x, x)
     sine = b.fma(b.fmul(_polynomial(emitter, square, _SIN), square), x, x)
-    cosine = b.fma(
-        b.fmul(_polynomial(emitter, square, _COS), square), square, b.fma(square, _f32(-0.5), _f32(1.0))
-    )
+    cosine = b.fma(b.fmul(_polynomial(emitter, square, _COS), square), square, b.fma(square, _f32(-0.5), _f32(1.0)))
     quarter = b.trunc(quarter, I32)
     swapped = b.trunc(quarter, ir.IntType(1))
     sine_sign = b.shl(b.and_(quarter, I32(2)), I32(30))

@@ -60,9 +60,7 @@ class CudaEmitter(Emitter):
         parts = [marker + _REGISTERS[kind] for kind in results] + [_REGISTERS[arg.type] for arg in args]
         if effect:
             parts.append("~{memory}")
-        result = (
-            VOID if not results else results[0] if len(results) == 1 else ir.LiteralStructType(list(results))
-        )
+        result = VOID if not results else results[0] if len(results) == 1 else ir.LiteralStructType(list(results))
         asm = ir.InlineAsm(
             ir.FunctionType(result, [arg.type for arg in args]), text, ",".join(parts), side_effect=effect
         )

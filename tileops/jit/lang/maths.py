@@ -171,9 +171,7 @@ def tanh(x):
     """Hyperbolic tangent: an odd polynomial below 0.625, from the exponential above."""
     a = abs_(x)
     s = x * x
-    p = polynomial(
-        s, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1
-    )
+    p = polynomial(s, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
     big = 1.0 - 2.0 / (exp_fast(minq(20.0, a + a)) + 1.0)
     return copysign(select(a < 0.625, fma(p * s, a, a), big), x)
 
@@ -227,9 +225,7 @@ def erf(x):
     r = polynomial(a, r, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
     r = fma(r, a, -a)
     big = copysign(1.0 - exp_fast(maxq(-60.0, r)), x)
-    p = polynomial(
-        s, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1
-    )
+    p = polynomial(s, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
     y = select(a > 0.921875, big, fma(p, x, x))
     return select(a > 4.0, copysign(1.0, x), y)
 
@@ -261,9 +257,7 @@ def gelu_lp(x):
     """`gelu` to a relative error of 1e-4 as far as -5.6."""
     a = minq(14.5, abs_(x))
     near = minq(5.6, a)
-    q = polynomial(
-        near, 1.795149001e-5, -0.0004562865361, 0.005186696537, -0.03604114801, 0.1810031682, -0.797614336
-    )
+    q = polynomial(near, 1.795149001e-5, -0.0004562865361, 0.005186696537, -0.03604114801, 0.1810031682, -0.797614336)
     tail = exp_lp(fma(-0.5 * a, a, near * q))
     return 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
 

@@ -35,9 +35,7 @@ def itemsize(dtype: str) -> int:
 
 def _check(dtype: str) -> None:
     if dtype not in _STORED_AS:
-        raise ValueError(
-            f"dtype {dtype!r} cannot be loaded as a vector: expected one of {', '.join(_STORED_AS)}"
-        )
+        raise ValueError(f"dtype {dtype!r} cannot be loaded as a vector: expected one of {', '.join(_STORED_AS)}")
 
 
 def widen(dtype: str, stored: Value) -> Value:
@@ -239,9 +237,7 @@ def gather_words(address, stride, mask):
         before = build.block
         with build.if_then(wanted):
             place = i64(address) + i64(stride) * lane
-            inserted = build.insert_element(
-                result.ir, emit.load(Kind("i32"), place.ir), ELEMENTS["i32"](lane)
-            )
+            inserted = build.insert_element(result.ir, emit.load(Kind("i32"), place.ir), ELEMENTS["i32"](lane))
             inside = build.block
         merged = build.phi(result.ir.type)
         merged.add_incoming(inserted, inside)

@@ -1,4 +1,6 @@
-"""Words of two 16-bit elements, the unit of half-precision matrix products: element 2i is in the low half of word i."""
+"""Words of two 16-bit elements, the unit of half-precision matrix products: element 2i is in the low half of
+word i.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _UPPER = 0xFFFF0000
 
 
 def load_pairs(addr: Value, count: Value | None = None) -> Value:
-    """LANES words from ``2 * LANES`` neighbouring elements; elements from `count` on are 0 and are not touched."""
+    """LANES words from ``2 * LANES`` neighbouring elements; elements from `count` on are 0 and are not
+    touched.
+    """
     emit = context.emitter()
     kind = Kind("i16", 2 * emit.lanes)
     mask = None if count is None else mask_below(count, kind.lanes).ir
@@ -39,10 +43,10 @@ def split_pairs(dtype: str, words: Value) -> tuple[Value, Value]:
 def bf16_parts(x: Value, parts: int) -> list[Value]:
     """`x` as a sum of `parts` float32 values that are exact in bfloat16, largest first.
 
-    Two parts hold every float16, three every float32 that is not close to the smallest normal number. All parts
-    have the sign of `x`, and none is zero unless `x` is: part i is between 0 and ``2**(-7 i)`` of `x`. So products of
-    parts of an infinity with parts of other numbers are the infinity (or NaN) that the whole numbers would give. All
-    parts of an infinity and of NaN are `x` itself.
+    Two parts hold every float16, three every float32 that is not close to the smallest normal number. All
+    parts have the sign of `x`, and none is zero unless `x` is: part i is between 0 and ``2**(-7 i)`` of `x`.
+    So products of parts of an infinity with parts of other numbers are the infinity (or NaN) that the whole
+    numbers would give. All parts of an infinity and of NaN are `x` itself.
     """
     build = context.emitter().builder
     ints = x.kind.of("i32")
@@ -54,10 +58,9 @@ def bf16_parts(x: Value, parts: int) -> list[Value]:
     for _ in range(parts - 1):
         bits = build.bitcast(rest.ir, ints.ir)
         size = build.and_(bits, number(0x7FFFFFFF))
-        special = build.or_(
-            build.icmp_signed("==", size, number(0)), build.icmp_signed(">=", size, number(0x7F800000))
-        )
-        # One less than the number, cut to 8 bits: strictly smaller, so that something is left for the next part.
+        special = build.or_(build.icmp_signed("==", size, number(0)), build.icmp_signed(">=", size, number(0x7F800000)))
+        # One less than the number, cut to 8 bits: strictly smaller, so that something is left for the next
+        # part.
         cut = build.bitcast(build.and_(build.sub(bits, number(1)), number(_UPPER)), x.kind.ir)
         left = build.fsub(rest.ir, cut)
         found.append(Value(build.select(special, rest.ir, cut), x.kind))
@@ -74,8 +77,8 @@ def join_bf16(low: Value, high: Value) -> Value:
 
 
 def store_bf16_flushed(addr: Value, first: Value, second: Value) -> None:
-    """Stores two vectors side by side as bfloat16 with the hardware's conversion, which turns subnormals into zeros:
-    exact for values that come from AMX, where sums are flushed already. Needs ``has_avx512bf16``.
+    """Stores two vectors side by side as bfloat16 with the hardware's conversion, which turns subnormals into
+    zeros: exact for values that come from AMX, where sums are flushed already. Needs ``has_avx512bf16``.
     """
     emit = context.emitter()
     result = ir.VectorType(BF16, 2 * first.kind.lanes)

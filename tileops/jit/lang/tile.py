@@ -94,9 +94,7 @@ class TileBuilder:
         """Stores lanes (int32, float32, int16) unchanged."""
         context.emitter().store(i64(addr).ir, value.ir, None if mask is None else mask.ir)
 
-    def load_integers(
-        self, element: str, addr: Value, mask: Value | None = None, lanes: int | None = None
-    ) -> Value:
+    def load_integers(self, element: str, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw ``"i8"``, ``"i16"``, ``"i32"`` or ``"i64"`` elements as lanes of that width; ``lanes=0``: one.
 
         Arithmetic on them wraps. `store_words` stores them.
@@ -318,9 +316,7 @@ def _named(name: str) -> Kind:
     return Kind(vectors[name], context.lanes()) if name in vectors else Kind(name)
 
 
-def tile(
-    signature: str, *, returns: str = "void", inline: bool = False
-) -> Callable[[Callable[..., Any]], Word]:
+def tile(signature: str, *, returns: str = "void", inline: bool = False) -> Callable[[Callable[..., Any]], Word]:
     """Decorator: makes a word of a tile function, to be called from Numba bodies.
 
     Args:
@@ -368,9 +364,7 @@ def _define(
     tiles[function] = callee
     builder = ir.IRBuilder(callee.append_basic_block("entry"))
     with _rejecting_foreign_values(function), context.emitting(Emitter(builder, emit.target)):
-        value = function(
-            TileBuilder(), *(Value(arg, kind) for arg, kind in zip(callee.args, kinds, strict=True))
-        )
+        value = function(TileBuilder(), *(Value(arg, kind) for arg, kind in zip(callee.args, kinds, strict=True)))
         if result is None:
             builder.ret_void()
         else:

@@ -48,9 +48,7 @@ def elementwise_block(
     sizes = [itemsize(dtype) for dtype in in_dtypes]
 
     def operands(scalars: Sequence[Any]) -> list[Any]:
-        return [
-            as_kind(scalar, scalar.kind.of("f32")) if scalar.kind.is_float else scalar for scalar in scalars
-        ]
+        return [as_kind(scalar, scalar.kind.of("f32")) if scalar.kind.is_float else scalar for scalar in scalars]
 
     def block(pointers, out, i, *scalars):
         lanes = context.emitter().lanes

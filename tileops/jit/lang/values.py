@@ -149,10 +149,7 @@ def in_lockstep(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     count = next((len(arg.members) for arg in args if isinstance(arg, Lockstep)), None)
     if count is None:
         return function(*args)
-    results = [
-        function(*(arg.members[i] if isinstance(arg, Lockstep) else arg for arg in args))
-        for i in range(count)
-    ]
+    results = [function(*(arg.members[i] if isinstance(arg, Lockstep) else arg for arg in args)) for i in range(count)]
     return results if results[0] is None else Lockstep(results)
 
 
@@ -259,9 +256,7 @@ def _arithmetic(x: Any, y: Any, on_floats: str | None, on_integers: str | None) 
     x, y = common(x, y)
     method = on_floats if x.kind.is_float else on_integers
     if method is None:
-        raise TypeError(
-            f"operator {(on_integers or on_floats or '').rstrip('_')!r} is not defined on {x.kind}"
-        )
+        raise TypeError(f"operator {(on_integers or on_floats or '').rstrip('_')!r} is not defined on {x.kind}")
     return Value(getattr(context.emitter().builder, method)(x.ir, y.ir), x.kind)
 
 

@@ -81,9 +81,7 @@ def _wrap(type_: Any, value: ir.Value, builder: ir.IRBuilder) -> Any:
     """The tracer value (or tuple of them) of a Numba value."""
     type_ = types.unliteral(type_)
     if isinstance(type_, types.BaseTuple):
-        return tuple(
-            _wrap(item, builder.extract_value(value, i), builder) for i, item in enumerate(_items(type_))
-        )
+        return tuple(_wrap(item, builder.extract_value(value, i), builder) for i, item in enumerate(_items(type_)))
     if isinstance(type_, types.Integer) and value.type.width not in (32, 64):
         value = builder.sext(value, ir.IntType(64)) if _signed(type_) else builder.zext(value, ir.IntType(64))
     return Value(value)
@@ -207,9 +205,7 @@ def _register(word: Word) -> None:
         return _typing_function(word.signature)
 
     @lower_builtin(word, types.VarArg(types.Any))
-    def _lower(
-        numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]
-    ) -> ir.Value:
+    def _lower(numba_context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:
         values = [_wrap(type_, arg, builder) for type_, arg in zip(signature.args, args, strict=True)]
         with context.emitting(Emitter(builder, context.target())):
             result = word.function(*values)

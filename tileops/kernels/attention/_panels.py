@@ -179,7 +179,7 @@ def copy_row(dtype: str, form: str, dense: bool) -> lang.Word:
             even; otherwise they lie `step` bytes apart, and `spare` has room for `padded` float32.
     """
     pairs, parts = form != "floats", parts_of(form)
-    size = lang.itemsize(dtype)
+    lang.itemsize(dtype)
 
     def store_parts(t, even, odd, dst, dst_part):
         split = zip(bf16_parts(even, parts), bf16_parts(odd, parts), strict=True)

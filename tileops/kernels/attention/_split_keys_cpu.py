@@ -127,9 +127,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
                                 st1(out + h * record, peak)
                                 st1(out + h * record + 4, lang.fma(ld1(out + h * record + 4), decay, total))
                                 st1(out + h * record + 8, decay)
-                            weighted_values(
-                                count, values, v_s, scores, row, out + FACTS_BYTES, record, next_keys, k_s
-                            )
+                            weighted_values(count, values, v_s, scores, row, out + FACTS_BYTES, record, next_keys, k_s)
         if mode != CHUNKS:
             for unit in range(begin if mode == MERGE else 0, end if mode == MERGE else B * H_kv):
                 batch, head = unit // H_kv, unit % H_kv
@@ -303,9 +301,9 @@ def _weighted_values(dtype: str, head_dim: int, heads: int):
         for start in range(0, vectors, group):
             mine = range(start, min(start + group, vectors), 2)
 
-            def key(i, sums, mine=mine):
+            def key(i, sums, mine=mine, first=start == 0):
                 place = values + step * i
-                if start == 0:
+                if first:
                     _prefetch(t, i + _AHEAD, n, values, step, then, then_step, head_dim * size)
                 parts = [part for vector in mine for part in load_value(t, place, vector)]
                 new = []
@@ -315,7 +313,10 @@ def _weighted_values(dtype: str, head_dim: int, heads: int):
                     new += [t.fma(weight, part, total) for part, total in zip(parts, old, strict=True)]
                 return new
 
-            places = [[out + out_row * h + (vector + i) * (lanes * 4) for vector in mine for i in range(2)] for h in range(heads)]
+            places = [
+                [out + out_row * h + (vector + i) * (lanes * 4) for vector in mine for i in range(2)]
+                for h in range(heads)
+            ]
             old = [t.load("f32", place) * decays[h] for h in range(heads) for place in places[h]]
             sums = t.loop(0, n, 1, old, key)
             for place, value in zip(itertools.chain(*places), sums, strict=True):

@@ -112,9 +112,7 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         packing = _geometry(
             [S_kv, H_kv, D, padded, *_bytes(call.k.strides, itemsize), *_bytes(call.v.strides, itemsize)]
         )
-        attending = _geometry(
-            [S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *_bytes(call.q.strides, itemsize)]
-        )
+        attending = _geometry([S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *_bytes(call.q.strides, itemsize)])
         pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
         # A row of zeros, 16 rows of words for each part, two rows of float32.
         pack_scratch = (3 + 16 * _PARTS[form]) * padded * 4

@@ -36,9 +36,7 @@ class _Floats:
     def splat(self, t: Any, dtype: str, address: Any) -> Any:
         return t.load_splat(dtype, address)
 
-    def store(
-        self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None
-    ) -> None:
+    def store(self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None) -> None:
         if mask is None:
             t.store_group(dtype, addresses, values)
         else:
@@ -70,9 +68,7 @@ class _Integers:
     def splat(self, t: Any, dtype: str, address: Any) -> Any:
         return t.splat_integer(self.element, address, self.lanes(t))
 
-    def store(
-        self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None
-    ) -> None:
+    def store(self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None) -> None:
         for address, value in zip(addresses, values, strict=True):
             t.store_words(address, value, mask)
 
@@ -117,9 +113,7 @@ def _span(function: str, access: Any, operands: Sequence[tuple[str, str]], outpu
                     return shared[index]
                 size = lang.itemsize(dtype)
                 first = pointers[index] + i * size
-                return lang.Lockstep(
-                    [access.load(t, dtype, first + u * lanes * size, mask) for u in range(count)]
-                )
+                return lang.Lockstep([access.load(t, dtype, first + u * lanes * size, mask) for u in range(count)])
 
             result = compute(*(argument(index) for index in range(len(operands))))
             size = lang.itemsize(output)
@@ -189,9 +183,7 @@ def _gather(access: Any, dtype: str | None) -> Any:
     """
 
     @lang.tile("source:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64")
-    def gather(
-        t: Any, source: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any
-    ) -> None:
+    def gather(t: Any, source: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any) -> None:
         if dtype is None:
             return
         size = access.scratch_size

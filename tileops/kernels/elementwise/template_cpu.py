@@ -104,8 +104,7 @@ class Plan:
         itemsizes = [*(operand.itemsize for operand in operands), output_itemsize]
         sizes = sizes[::-1]
         steps = tuple(
-            tuple(step * itemsize for step in reversed(axes))
-            for axes, itemsize in zip(strides, itemsizes, strict=True)
+            tuple(step * itemsize for step in reversed(axes)) for axes, itemsize in zip(strides, itemsizes, strict=True)
         )
         inner = [axes[-1] for axes in strides[:-1]]
         rows = all(step in (0, 1) for step in inner) and 1 in inner
@@ -151,8 +150,7 @@ def _dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def scalar_block(values: Sequence[float | int], *, integer: bool) -> ctypes.Array[ctypes.c_int64]:
     """Scalar parameters in memory, eight bytes apart: float32, or int64 for integer operators."""
     words = [
-        value if integer else struct.unpack("<q", struct.pack("<fi", _to_float32(value), 0))[0]
-        for value in values
+        value if integer else struct.unpack("<q", struct.pack("<fi", _to_float32(value), 0))[0] for value in values
     ]
     return (ctypes.c_int64 * max(len(words), 1))(*words)
 
@@ -160,11 +158,7 @@ def scalar_block(values: Sequence[float | int], *, integer: bool) -> ctypes.Arra
 def _to_float32(value: float | int) -> float:
     """`value` if float32 holds it, else an infinity of its sign (`struct` would raise)."""
     value = float(value)
-    return (
-        math.copysign(math.inf, value)
-        if math.isfinite(value) and abs(value) > 3.4028235677973366e38
-        else value
-    )
+    return math.copysign(math.inf, value) if math.isfinite(value) and abs(value) > 3.4028235677973366e38 else value
 
 
 class ElementwiseCpuKernel(Kernel):

@@ -155,9 +155,7 @@ def plan(output: TensorSpec, a: Operand, b: Operand) -> Plan | None:
     itemsize, total = output.itemsize, output.numel
     if total == 0:
         return Plan("dense", VECTOR_BYTES, 0, 0, ())
-    sizes, (a_steps, b_steps, _) = coalesce(
-        output.shape, a.strides, b.strides, contiguous_strides(output.shape)
-    )
+    sizes, (a_steps, b_steps, _) = coalesce(output.shape, a.strides, b.strides, contiguous_strides(output.shape))
     bases = [output.alignment, aligned(a.alignment, a.offset), aligned(b.alignment, b.offset)]
     if len(sizes) == 1 and a_steps == b_steps == (1,):
         return Plan("dense", access_width(itemsize, bases), 0, total, ())
@@ -190,10 +188,6 @@ def _takes_vectors(
     for base, steps in zip(operand_bases, operands, strict=True):
         if steps[-1] == 0:
             continue
-        if (
-            steps[-1] != 1
-            or base < VECTOR_BYTES
-            or any(step * itemsize % VECTOR_BYTES for step in steps[:-1])
-        ):
+        if steps[-1] != 1 or base < VECTOR_BYTES or any(step * itemsize % VECTOR_BYTES for step in steps[:-1]):
             return False
     return True

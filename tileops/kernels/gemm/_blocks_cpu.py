@@ -1,10 +1,11 @@
 """Device side of GEMM with many rows: cache blocks around a register tile.
 
-The unit of work is a block of MC rows and NC columns of the result. Units are numbered with the column block outermost,
-so that a thread keeps one part of B in its cache while all rows pass over it. Within a unit K is cut into chunks of
-KC: the chunk of B (NC columns) is put into panels in the thread's scratch memory, unless B is packed in the right form
-already, and the register tile passes over it. Between chunks the sums are kept in float32 scratch; the last chunk
-stores the result, rounded once. Every element is summed in one order, whatever the blocks and the threads.
+The unit of work is a block of MC rows and NC columns of the result. Units are numbered with the column block
+outermost, so that a thread keeps one part of B in its cache while all rows pass over it. Within a unit K is
+cut into chunks of KC: the chunk of B (NC columns) is put into panels in the thread's scratch memory, unless B
+is packed in the right form already, and the register tile passes over it. Between chunks the sums are kept in
+float32 scratch; the last chunk stores the result, rounded once. Every element is summed in one order,
+whatever the blocks and the threads.
 """
 
 from __future__ import annotations
@@ -19,21 +20,18 @@ from tileops.kernels.gemm import _forms, _tiles_cpu
 def _chunk_source(dtype: str, form: str, source: str) -> Any:
     """A tile that makes panels of a chunk of B and returns the address of the first.
 
-    ``word(b, ldb, n, columns, panels, k, count, scratch)``: columns ``n .. n + columns - 1`` (of `panels` panels, the
-    last ones zero), elements ``k .. k + count - 1``. `source` says what B is: ``"rows"`` (``[N, K]`` with dense rows,
-    `ldb` bytes apart), ``"raw"`` (a packed weight) or ``"panels"`` (panels of `form`); then `ldb` is the panel stride.
+    ``word(b, ldb, n, columns, panels, k, count, scratch)``: columns ``n .. n + columns - 1`` (of `panels`
+    panels, the last ones zero), elements ``k .. k + count - 1``. `source` says what B is: ``"rows"`` (``[N,
+    K]`` with dense rows, `ldb` bytes apart), ``"raw"`` (a packed weight) or ``"panels"`` (panels of `form`);
+    then `ldb` is the panel stride.
     """
     size, per_k = lang.itemsize(dtype), _forms.bytes_per_k(form)
     raw_per_k = _forms.bytes_per_k(_forms.raw_form(dtype))
     from_rows = _forms.panel_from_rows(dtype, form) if source == "rows" else None
     from_panel = _forms.panel_from_panel(dtype, form) if source == "raw" else None
 
-    @lang.tile(
-        "b: i64, ldb: i64, n: i64, columns: i64, panels: i64, k: i64, count: i64, scratch: i64", returns="i64"
-    )
-    def chunk(
-        t: Any, b: Any, ldb: Any, n: Any, columns: Any, panels: Any, k: Any, count: Any, scratch: Any
-    ) -> Any:
+    @lang.tile("b: i64, ldb: i64, n: i64, columns: i64, panels: i64, k: i64, count: i64, scratch: i64", returns="i64")
+    def chunk(t: Any, b: Any, ldb: Any, n: Any, columns: Any, panels: Any, k: Any, count: Any, scratch: Any) -> Any:
         if source == "panels":
             return b + (n // _forms.COLUMNS) * ldb + k * per_k
         stride = (count + (_forms.STEP - 1)) // _forms.STEP * (_forms.STEP * per_k)
@@ -57,12 +55,13 @@ def _chunk_source(dtype: str, form: str, source: str) -> Any:
 def _memory_ahead(dtype: str, form: str, source: str, NV: int, prefetch: int) -> tuple[Any, tuple[int, int]]:
     """What the AMX tile fetches while it computes, so that memory and arithmetic overlap.
 
-    Panels in place: the next NV panels, shared by the row blocks that pass over the present ones. Otherwise the chunk
-    of B that has to be packed next, shared by all register tiles of the present chunk.
+    Panels in place: the next NV panels, shared by the row blocks that pass over the present ones. Otherwise
+    the chunk of B that has to be packed next, shared by all register tiles of the present chunk.
 
     Returns:
-        A tile ``word(b, ldb, panel, stride, n, k, p, row_block, block, steps)`` that gives the first address, and the
-        rows and lines per row of one step. With 16 row blocks and `prefetch` 1 everything is fetched just once.
+        A tile ``word(b, ldb, panel, stride, n, k, p, row_block, block, steps)`` that gives the first address,
+        and the rows and lines per row of one step. With 16 row blocks and `prefetch` 1 everything is fetched
+        just once.
     """
     size = lang.itemsize(dtype)
     raw_per_k = _forms.bytes_per_k(_forms.raw_form(dtype))
@@ -72,7 +71,17 @@ def _memory_ahead(dtype: str, form: str, source: str, NV: int, prefetch: int) ->
         returns="i64", inline=True,
     )  # fmt: skip
     def ahead(
-        t: Any, b: Any, ldb: Any, panel: Any, stride: Any, n: Any, k: Any, p: Any, row_block: Any, block: Any, steps: Any
+        t: Any,
+        b: Any,
+        ldb: Any,
+        panel: Any,
+        stride: Any,
+        n: Any,
+        k: Any,
+        p: Any,
+        row_block: Any,
+        block: Any,
+        steps: Any,
     ) -> Any:
         share = row_block * steps * (_forms.LINE * prefetch)
         if source == "panels":
@@ -85,9 +94,7 @@ def _memory_ahead(dtype: str, form: str, source: str, NV: int, prefetch: int) ->
     return ahead, (2 * prefetch, lines) if source == "rows" else (NV, prefetch)
 
 
-def blocks(
-    dtype: str, form: str, source: str, MR: int, NV: int, prefetch: int
-) -> Callable[..., None]:
+def blocks(dtype: str, form: str, source: str, MR: int, NV: int, prefetch: int) -> Callable[..., None]:
     """Body of the multiplication.
 
     Args:
@@ -108,10 +115,9 @@ def blocks(
     in_place = 1 if source == "panels" else 0
     tile_bytes = MR * NV * width * 4
 
-    def body(
-        begin, end, tid, A, a_row, a_per_k, pitch, B, ldb, D, ldd, M, N, K, MC, NC, KC, scratch, per_thread
-    ):
-        # A row of A takes a_row bytes and an element of k a_per_k: in packed row blocks, or where the rows lie.
+    def body(begin, end, tid, A, a_row, a_per_k, pitch, B, ldb, D, ldd, M, N, K, MC, NC, KC, scratch, per_thread):
+        # A row of A takes a_row bytes and an element of k a_per_k: in packed row blocks, or where the rows
+        # lie.
         start()
         own = scratch + tid * per_thread
         sums = own + (1 - in_place) * NC * KC * per_k // width
@@ -121,11 +127,11 @@ def blocks(
             column_block = u // row_blocks
             m0 = (u - column_block * row_blocks) * MC
             n0 = column_block * NC
-            rows = MC if MC < M - m0 else M - m0
-            columns = NC if NC < N - n0 else N - n0
+            rows = MC if M - m0 > MC else M - m0
+            columns = NC if N - n0 > NC else N - n0
             panels = (columns + NV * width - 1) // (NV * width) * NV
             for k in range(0, K, KC):
-                count = KC if KC < K - k else K - k
+                count = KC if K - k > KC else K - k
                 panel = chunk(B, ldb, n0, columns, panels, k, count, own)
                 stride = in_place * ldb + (1 - in_place) * ((count + step - 1) // step * step * per_k)
                 first = 1 if k == 0 else 0
@@ -137,9 +143,20 @@ def blocks(
                 for p in range(0, panels, NV):
                     for i in range(0, rows, MR):
                         multiply(
-                            steps, A + (m0 + i) * a_row + k * a_per_k, a_row, a_per_k * step, pitch,
-                            panel + p * stride, stride, sums + block * kept * tile_bytes, first, last,
-                            D + (m0 + i) * ldd + (n0 + p * width) * size, ldd, rows - i, columns - p * width,
+                            steps,
+                            A + (m0 + i) * a_row + k * a_per_k,
+                            a_row,
+                            a_per_k * step,
+                            pitch,
+                            panel + p * stride,
+                            stride,
+                            sums + block * kept * tile_bytes,
+                            first,
+                            last,
+                            D + (m0 + i) * ldd + (n0 + p * width) * size,
+                            ldd,
+                            rows - i,
+                            columns - p * width,
                             ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps),
                             stride if in_place else ldb,
                         )

@@ -1,17 +1,19 @@
-"""Device side of GEMM on the CPU: how operands are laid out for the register tiles, and the code that packs them.
+"""Device side of GEMM on the CPU: how operands are laid out for the register tiles, and the code that packs
+them.
 
-Right operands (B) become *panels* of 16 columns. A panel is a sequence of 64-byte lines, one line per step of k; a
+Right operands (B) become *panels* of 16 columns. A panel is a sequence of 64-byte lines, one line per step of
+k; a
 line holds the step's entry of each of the 16 columns as a 4-byte word. A *form* says what a word is:
 
-    f32      one element, widened to float32                          1 line per element of k
-    pairs    two neighbouring 16-bit elements, unchanged              1 line per two elements
-    parts1   pairs of bfloat16                                        16 lines per 32 elements: one AMX tile
-    parts2   float16 as a sum of two bfloat16                         2 tiles per 32 elements, high parts first
-    parts3   float32 as a sum of three bfloat16                       3 tiles per 32 elements
+    f32      one element, widened to float32                          1 line per element of k pairs    two
+    neighbouring 16-bit elements, unchanged              1 line per two elements parts1   pairs of bfloat16
+    16 lines per 32 elements: one AMX tile parts2   float16 as a sum of two bfloat16                         2
+    tiles per 32 elements, high parts first parts3   float32 as a sum of three bfloat16
+    3 tiles per 32 elements
 
-The first two are also how `tileops.gemm.pack` stores weights (f32 for float32, pairs for the half precisions), always
-with K padded to 32 and N to 64 by zeros. Left operands (A) become row blocks: for the vector units MR words per step
-of k, for AMX tiles of 16 rows of 32 elements (and 1 to 3 parts).
+The first two are also how `tileops.gemm.pack` stores weights (f32 for float32, pairs for the half
+precisions), always with K padded to 32 and N to 64 by zeros. Left operands (A) become row blocks: for the
+vector units MR words per step of k, for AMX tiles of 16 rows of 32 elements (and 1 to 3 parts).
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def bytes_per_k(form: str) -> int:
 
 
 def store_parts(t: Any, low: Any, high: Any, parts: int, dst: Any) -> None:
-    """Stores words of two bfloat16, one line per part in successive tiles; `low` and `high` are the float32 values of
-    the even and the odd elements.
+    """Stores words of two bfloat16, one line per part in successive tiles; `low` and `high` are the float32
+    values of the even and the odd elements.
     """
     split = zip(pairs.bf16_parts(low, parts), pairs.bf16_parts(high, parts), strict=True)
     for part, (even, odd) in enumerate(split):
@@ -51,7 +53,9 @@ def store_parts(t: Any, low: Any, high: Any, parts: int, dst: Any) -> None:
 
 
 def _row_of_words(t: Any, dtype: str, form: str, addr: Any, left: Any) -> list[Any]:
-    """The elements at `addr` as vectors of words, enough for 32 elements; elements from `left` on are 0 (None: all)."""
+    """The elements at `addr` as vectors of words, enough for 32 elements; elements from `left` on are 0
+    (None: all).
+    """
     lanes, size = t.LANES, lang.itemsize(dtype)
     if form != "f32" and dtype != "f32":
         return [
@@ -67,8 +71,8 @@ def _row_of_words(t: Any, dtype: str, form: str, addr: Any, left: Any) -> list[A
 def transpose_block(dtype: str, form: str) -> Callable[..., None]:
     """A function that writes one step (32 elements of k) of one panel from 16 rows.
 
-    ``block(t, rows, left, dst)``: `rows` are 16 addresses; `left` is None, or for each row how many of its elements
-    there are (none are read from there on).
+    ``block(t, rows, left, dst)``: `rows` are 16 addresses; `left` is None, or for each row how many of its
+    elements there are (none are read from there on).
     """
 
     def block(t: Any, rows: Sequence[Any], left: Sequence[Any] | None, dst: Any) -> None:
@@ -100,8 +104,8 @@ def _write_lines(t: Any, dtype: str, form: str, lines: Sequence[Any], dst: Any) 
 def panel_from_rows(dtype: str, form: str) -> Any:
     """A tile that packs (part of) one panel: 16 rows of k, `ld` bytes apart.
 
-    ``word(src, ld, rows, count, dst)``: rows from `rows` on and elements from `count` on become zeros, and nothing of
-    them is read; K is padded to 32.
+    ``word(src, ld, rows, count, dst)``: rows from `rows` on and elements from `count` on become zeros, and
+    nothing of them is read; K is padded to 32.
     """
     block = transpose_block(dtype, form)
     size, per_step = lang.itemsize(dtype), bytes_per_k(form) * STEP
@@ -135,9 +139,7 @@ def panel_from_panel(dtype: str, form: str) -> Any:
     def convert_panel(t: Any, src: Any, count: Any, dst: Any) -> None:
         def step(i: Any, _: Any) -> None:
             for first in range(0, COLUMNS, t.LANES):
-                lines = [
-                    t.load_words(src + i * raw_step + offset + first * 4) for offset in range(0, raw_step, LINE)
-                ]
+                lines = [t.load_words(src + i * raw_step + offset + first * 4) for offset in range(0, raw_step, LINE)]
                 to = dst + i * per_step + first * 4
                 if raw == "pairs" and form == "f32":
                     lines = [value for words in lines for value in pairs.split_pairs(dtype, words)]
@@ -211,7 +213,7 @@ def pack_row_blocks(dtype: str, form: str, MR: int) -> Callable[..., None]:
     @lang.tile("src: i64, ld: i64, rows: i64, count: i64, dst: i64")
     def block(t: Any, src: Any, ld: Any, rows: Any, count: Any, dst: Any) -> None:
         lanes = t.LANES
-        keep = None if MR == lanes else t.mask_lt(MR)
+        keep = None if lanes == MR else t.mask_lt(MR)
         starts = [src + ld * r for r in range(MR)]
         nothing = t.vconst(0.0) if form == "f32" else t.iconst(0)
 
@@ -243,9 +245,9 @@ def pack_row_blocks(dtype: str, form: str, MR: int) -> Callable[..., None]:
 def dense_rows(dtype: str, to: str) -> Callable[..., None]:
     """Body: rows of a dense matrix from a matrix of any strides (bytes, zero and negative included).
 
-    ``body(src, row_step, k_step, rows, K, dst, ld)``; a unit is a block of LANES rows. Dense rows are copied by vectors;
-    where rows are neighbours in memory (a transposed matrix) blocks are transposed in registers; else elements are
-    moved one by one.
+    ``body(src, row_step, k_step, rows, K, dst, ld)``; a unit is a block of LANES rows. Dense rows are copied
+    by vectors; where rows are neighbours in memory (a transposed matrix) blocks are transposed in registers;
+    else elements are moved one by one.
 
     Args:
         dtype: storage format.

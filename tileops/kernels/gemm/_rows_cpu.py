@@ -1,7 +1,7 @@
 """Device side of GEMM with few rows: B is streamed once, straight from where it lies.
 
-`dot` reads B as rows of k (``[N, K]``); `panels` reads a packed weight. Both hold a few rows of A against a few columns
-and are limited by the memory that B comes from.
+`dot` reads B as rows of k (``[N, K]``); `panels` reads a packed weight. Both hold a few rows of A against a
+few columns and are limited by the memory that B comes from.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ def dot(
         MT: rows of A at a time.
         NT: rows of B at a time.
         unroll: vectors of k side by side.
-        prefetch: rows of the next unit that are fetched while rows of A pass: all of them if there is one pass over
-            this unit, fewer if several passes share the work.
+        prefetch: rows of the next unit that are fetched while rows of A pass: all of them if there is one
+            pass over this unit, fewer if several passes share the work.
     """
     size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
 
-    @lang.tile(
-        "a: i64, lda: i64, rows: i64, b: i64, ldb: i64, columns: i64, K: i64, d: i64, ldd: i64, ahead: i64"
-    )
+    @lang.tile("a: i64, lda: i64, rows: i64, b: i64, ldb: i64, columns: i64, K: i64, d: i64, ldd: i64, ahead: i64")
     def multiply(
         t: Any, a: Any, lda: Any, rows: Any, b: Any, ldb: Any, columns: Any, K: Any, d: Any, ldd: Any, ahead: Any
     ) -> None:
@@ -95,8 +93,8 @@ def panels(
 ) -> Callable[..., None]:
     """Body: unit `u` is NV panels of a packed weight, for all rows of A.
 
-    Rows of A are dense; where B holds pairs, they have an even number of elements (the last may be padding). For the
-    arguments see `dot`; `ahead_bytes`, if not 0, is how far ahead each panel itself is fetched.
+    Rows of A are dense; where B holds pairs, they have an even number of elements (the last may be padding).
+    For the arguments see `dot`; `ahead_bytes`, if not 0, is how far ahead each panel itself is fetched.
     """
     size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
     paired = _forms.raw_form(dtype) == "pairs"
@@ -118,8 +116,7 @@ def panels(
         def add(k: Any, total: list[Any]) -> list[Any]:
             line = b + k * line_bytes
             right = [
-                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4))
-                for j in range(vectors)
+                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4)) for j in range(vectors)
             ]
             if paired and not native_pairs:
                 halves = [pairs.split_pairs(dtype, words) for words in right]
@@ -128,9 +125,7 @@ def panels(
                 at = lefts[i] + k * (per_line * a_size)
                 if not paired:
                     x = t.load_splat(a_dtype, at)
-                    result += [
-                        t.fma(x, t.bitcast(right[j], "f32"), total[i * vectors + j]) for j in range(vectors)
-                    ]
+                    result += [t.fma(x, t.bitcast(right[j], "f32"), total[i * vectors + j]) for j in range(vectors)]
                 elif native_pairs:
                     x = t.load_splat_word(at)
                     result += [t.dot_bf16(total[i * vectors + j], x, right[j]) for j in range(vectors)]

@@ -2,18 +2,18 @@
 
 A tile is three words: ``start()`` and ``finish()`` around all work of a thread, and
 
-    multiply(steps, a, a_row, a_step, pitch, b, stride, sums, first, last, d, ldd, rows, columns, ahead, ahead_stride)
+    multiply(steps, a, a_row, a_step, pitch, b, stride, sums, first, last, d, ldd, rows, columns, ahead,
+    ahead_stride)
 
-which multiplies a row block at `a` with NV panels at `b` (`stride` bytes apart) over `steps`, starts from zero if `first`
-and else from the float32 block `sums`, and stores into the result `d` if `last` and else back into `sums`. `rows` and
-`columns` are what is left of the result. On AMX the rows of a tile of A are `pitch` bytes apart, its tiles 16 times
-`a_row`, and one step takes `a_step` bytes. From `ahead` on lies memory that will be wanted next, in several rows
-`ahead_stride` bytes apart.
+which multiplies a row block at `a` with NV panels at `b` (`stride` bytes apart) over `steps`, starts from
+zero if `first` and else from the float32 block `sums`, and stores into the result `d` if `last` and else back
+into `sums`. `rows` and `columns` are what is left of the result. On AMX the rows of a tile of A are `pitch`
+bytes apart, its tiles 16 times `a_row`, and one step takes `a_step` bytes. From `ahead` on lies memory that
+will be wanted next, in several rows `ahead_stride` bytes apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tileops.jit import lang
@@ -26,8 +26,8 @@ _SIGNATURE = (
 )
 #: Lines that the vector tile fetches ahead of its loads.
 _AHEAD = 8
-#: Products of parts (left, right) in the order of issue: each step changes one operand only. What is left out is below
-#: 2**-16 of a product for two parts and 2**-22 for three.
+#: Products of parts (left, right) in the order of issue: each step changes one operand only. What is left out
+#: is below 2**-16 of a product for two parts and 2**-22 for three.
 _PRODUCTS = {
     1: ((0, 0),),
     2: ((1, 0), (0, 0), (0, 1)),
@@ -67,8 +67,7 @@ def vector_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int])
         def step(k: Any, total: list[Any]) -> list[Any]:
             line, row = b + k * _forms.LINE, a + k * (MR * 4)
             right = [
-                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4))
-                for j in range(vectors)
+                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4)) for j in range(vectors)
             ]
             if fetch[0]:
                 for panel in range(NV):
@@ -118,8 +117,8 @@ def vector_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int])
 def amx_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
     """Two by two accumulator tiles: 32 rows of two panels.
 
-    The result leaves through `sums`, since tiles can only be stored to memory. Each step fetches ``fetch[1]`` lines
-    of each of ``fetch[0]`` rows at `ahead`.
+    The result leaves through `sums`, since tiles can only be stored to memory. Each step fetches ``fetch[1]``
+    lines of each of ``fetch[0]`` rows at `ahead`.
     """
     parts = _forms.PARTS[form]
     size, amx_bytes = lang.itemsize(dtype), _forms.TILE

@@ -2,13 +2,14 @@
 
 Three ways, by the number of rows M of the result:
 
-- *dot*: few rows, B as the caller holds it. B is read once, row by row.
-- *panels*: few rows, packed B.
-- *blocks*: many rows. A is packed into row blocks, B chunk by chunk into panels inside the kernel (or it is packed
-  already, or, where very many rows share the cost, packed as a whole first), and a register tile does the rest.
+- *dot*: few rows, B as the caller holds it. B is read once, row by row. - *panels*: few rows, packed B. -
+*blocks*: many rows. A is packed into row blocks, B chunk by chunk into panels inside the kernel (or it is
+packed
+  already, or, where very many rows share the cost, packed as a whole first), and a register tile does the
+  rest.
 
-All compute in float32 and round once. bfloat16 uses AMX or the paired dot product where the CPU has them; float16 uses
-AMX as exact sums of two bfloat16, which leaves out terms below 2**-16 of a product.
+All compute in float32 and round once. bfloat16 uses AMX or the paired dot product where the CPU has them;
+float16 uses AMX as exact sums of two bfloat16, which leaves out terms below 2**-16 of a product.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _AHEAD_BYTES = 1024
 _DOT_ROWS = 4
 #: Above this many rows of A an unpacked B is packed as a whole before it is used.
 _PACK_ALL_ABOVE = 1024
-#: Bytes per nanosecond of one thread that streams weights; multiplications per nanosecond of one thread by form.
+#: Bytes per nanosecond of one thread that streams weights; multiplications per nanosecond of one thread by
+#: form.
 _STREAM = 14.0
 _RATE = {"f32": 80.0, "pairs": 160.0, "parts1": 800.0, "parts2": 300.0, "parts3": 150.0}
 
@@ -70,9 +72,7 @@ def dense_program(dtype: str, to: str) -> Program:
 
 
 def _pack_b(dtype: str, form: str) -> Program:
-    return Program.of(
-        f"{_GEMM}._forms:pack_panels", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, form=form
-    )
+    return Program.of(f"{_GEMM}._forms:pack_panels", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, form=form)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ def path(call: GemmCall) -> Path:
 
 
 def _readable_as_tiles(call: GemmCall) -> bool:
-    """Whether AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the cache."""
+    """Whether AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the
+    cache.
+    """
     m, _, k = call.mnk
     pitch = call.a_strides[0] * call.a.itemsize
     return m % 32 == 0 and k % STEP == 0 and pitch % 2048 != 0
@@ -232,7 +234,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         form = path(call).form
         if form.startswith("parts"):
             parts, many = int(form[-1]), call.mnk[0] >= 256
-            # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead evicts them.
+            # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead
+            # evicts them.
             prefetch = (0 if many else 4) if path(call).source == "rows" else 1
             return {
                 "MR": 32, "NV": 2, "MC": 512, "NC": 256 if many else 64, "KC": 512 if parts == 1 else 256,
@@ -248,7 +251,6 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     def programs(cls, call: GemmCall, config: Config) -> dict[str, Program]:
         chosen = path(call)
         dtype = call.a.short
-        native = chosen.form in ("pairs", "parts1")
         found: dict[str, Program] = {}
         if chosen.dense_a:
             found["dense_a"] = dense_program(dtype, chosen.a_dtype)
@@ -292,7 +294,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         return run
 
-    # -- the three ways -------------------------------------------------------------------------------------------
+    # -- the three ways
+    # -------------------------------------------------------------------------------------------
 
     def _bind_few(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
         m, n, k = call.mnk
@@ -378,7 +381,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         m, n, k = call.mnk
         size = call.a.itemsize
         lanes, team = cpu_target().lanes, parallel.team
-        copy_a, copy_b = (self.entries[name].launch if name in self.entries else None for name in ("dense_a", "dense_b"))
+        copy_a, copy_b = (
+            self.entries[name].launch if name in self.entries else None for name in ("dense_a", "dense_b")
+        )
         a_ld, b_ld = _padded_row(k, chosen.a_size), _padded_row(k, size)
 
         def stage(rows: int, row_step: int, k_step: int) -> tuple[Any, ...]:

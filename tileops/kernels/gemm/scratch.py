@@ -1,7 +1,7 @@
 """Scratch memory of a launch, kept per Python thread between launches.
 
-A block that the thread has just used is still in its caches and has its pages; a fresh one costs page faults and
-cache misses on every call.
+A block that the thread has just used is still in its caches and has its pages; a fresh one costs page faults
+and cache misses on every call.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _kept = _Kept()
 def take(nbytes: int) -> torch.Tensor:
     """At least `nbytes` bytes, 64-byte aligned. Hand them back with `give`.
 
-    The block leaves the thread's keeping while it is in use, so a signal handler or finaliser that launches something
-    meanwhile gets another one; a block that is never handed back is freed like any tensor.
+    The block leaves the thread's keeping while it is in use, so a signal handler or finaliser that launches
+    something meanwhile gets another one; a block that is never handed back is freed like any tensor.
     """
     block, _kept.block = _kept.block, None
     if block is None or block.numel() < nbytes:

@@ -29,9 +29,7 @@ def _mean(total: Any, share: Any, eps: Any) -> Any:
     return arith.fma(total, share, eps)
 
 
-def held_rows(
-    dtype: str, width: int, vectors: int, threads: int, threads_per_row: int
-) -> Callable[..., None]:
+def held_rows(dtype: str, width: int, vectors: int, threads: int, threads_per_row: int) -> Callable[..., None]:
     """``kernel(x, weight, out, rows, row_bytes, x_step, share, eps)``: a row stays in registers between the
     sum and the scaling, so it is read once.
 

@@ -80,9 +80,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
 
             return dense
 
-        weight_axes = (
-            ((size,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
-        )
+        weight_axes = ((size,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
         geometry = _geometry([outer, inner, weight_axes], call.x.itemsize)
         where = ctypes.addressof(geometry)
 
@@ -107,9 +105,7 @@ def _axes(shape: Sequence[int], strides: Sequence[int]) -> _Axes:
 def _split(x: TensorSpec, normalized_ndim: int) -> tuple[_Axes, _Axes]:
     """The axes over rows and the axes within a row, each merged where they can be."""
     batch_ndim = x.ndim - normalized_ndim
-    return _axes(x.shape[:batch_ndim], x.strides[:batch_ndim]), _axes(
-        x.shape[batch_ndim:], x.strides[batch_ndim:]
-    )
+    return _axes(x.shape[:batch_ndim], x.strides[:batch_ndim]), _axes(x.shape[batch_ndim:], x.strides[batch_ndim:])
 
 
 def _is_dense(call: RMSNormCall) -> bool:

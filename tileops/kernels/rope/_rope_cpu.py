@@ -93,9 +93,7 @@ def _gather(source: str) -> Any:
 
     @lang.tile("x:i64, n:i64, step:i64, target:i64")
     def gather(t: Any, x: Any, n: Any, step: Any, target: Any) -> None:
-        t.loop(
-            0, n, body=lambda i, _: t.store_scalar("f32", target + i * 4, t.load_scalar(source, x + i * step))
-        )
+        t.loop(0, n, body=lambda i, _: t.store_scalar("f32", target + i * 4, t.load_scalar(source, x + i * step)))
 
     return gather
 

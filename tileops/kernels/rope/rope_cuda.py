@@ -71,9 +71,7 @@ class Geometry:
             positions=positions,
         )
 
-    def arguments(
-        self, x: TensorSpec, output: TensorSpec, multiprocessors: int
-    ) -> tuple[int, tuple[Any, ...]]:
+    def arguments(self, x: TensorSpec, output: TensorSpec, multiprocessors: int) -> tuple[int, tuple[Any, ...]]:
         """The grid, and the arguments of the body from `tokens` to `element_step`."""
         batch, seq_len, heads, head_dim = self.shape
         width = self.width(x, output)

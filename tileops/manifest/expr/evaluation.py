@@ -54,9 +54,7 @@ def mangled(name: str) -> str:
 
 
 #: Every primitive by its Python name, for evaluation and for generated modules.
-NAMESPACE: dict[str, Any] = {mangled(name): member.function for name, member in PRIMITIVES.items()} | {
-    "inf": math.inf
-}
+NAMESPACE: dict[str, Any] = {mangled(name): member.function for name, member in PRIMITIVES.items()} | {"inf": math.inf}
 
 
 class _ToPython(ast.NodeTransformer):

@@ -107,21 +107,14 @@ def _fold(node: ast.expr, facts: Facts) -> ast.expr:
         case ast.Call():
             return _fold_call(node, facts)
         case ast.Tuple(elts=elements):
-            return ast.copy_location(
-                ast.Tuple([_fold(element, facts) for element in elements], ast.Load()), node
-            )
+            return ast.copy_location(ast.Tuple([_fold(element, facts) for element in elements], ast.Load()), node)
         case ast.Subscript(value=value, slice=index):
             if isinstance(index, ast.Slice):
                 parts = [
-                    None if part is None else _fold(part, facts)
-                    for part in (index.lower, index.upper, index.step)
+                    None if part is None else _fold(part, facts) for part in (index.lower, index.upper, index.step)
                 ]
-                return ast.copy_location(
-                    ast.Subscript(_fold(value, facts), ast.Slice(*parts), ast.Load()), node
-                )
-            return ast.copy_location(
-                ast.Subscript(_fold(value, facts), _fold(index, facts), ast.Load()), node
-            )
+                return ast.copy_location(ast.Subscript(_fold(value, facts), ast.Slice(*parts), ast.Load()), node)
+            return ast.copy_location(ast.Subscript(_fold(value, facts), _fold(index, facts), ast.Load()), node)
     return node
 
 
@@ -184,19 +177,14 @@ def _fold_call(node: ast.Call, facts: Facts) -> ast.expr:
     if subject is not None:
         return _constant(facts.present[subject], node) if subject in facts.present else node
     arguments = [
-        argument if isinstance(argument, ast.GeneratorExp) else _fold(argument, facts)
-        for argument in node.args
+        argument if isinstance(argument, ast.GeneratorExp) else _fold(argument, facts) for argument in node.args
     ]
     keywords = [ast.keyword(item.arg, _fold(item.value, facts)) for item in node.keywords]
     values = [_value(item) for item in [*arguments, *(item.value for item in keywords)]]
     name = call_name(node) or ""
     if values and all(value is not _UNKNOWN for value in values) and name in PRIMITIVES:
         positional = values[: len(arguments)]
-        named = {
-            item.arg: value
-            for item, value in zip(keywords, values[len(arguments) :], strict=True)
-            if item.arg
-        }
+        named = {item.arg: value for item, value in zip(keywords, values[len(arguments) :], strict=True) if item.arg}
         try:
             result = PRIMITIVES[name].function(*positional, **named)
         except (DomainError, ArithmeticError, TypeError, KeyError):

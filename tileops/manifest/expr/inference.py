@@ -133,9 +133,7 @@ class _Inference:
         hint = ""
         if isinstance(kind, k.Maybe) and isinstance(node, ast.Name):
             hint = f"; guard it with present({node.id}) and read {node.id}.value"
-        raise self.expr.error(
-            f"arithmetic needs numbers, {ast.unparse(node)!r} is of kind {kind}{hint}", node
-        )
+        raise self.expr.error(f"arithmetic needs numbers, {ast.unparse(node)!r} is of kind {kind}{hint}", node)
 
     def _arithmetic(self, node: ast.BinOp, scope: Scope) -> k.Kind:
         left, right = self._numeric(node.left, scope), self._numeric(node.right, scope)
@@ -150,9 +148,7 @@ class _Inference:
     def _condition(self, node: ast.expr, scope: Scope) -> None:
         kind = self.kind(node, scope)
         if not scope.unreachable and kind != k.BOOL:
-            raise self.expr.error(
-                f"a condition is of kind Bool, {ast.unparse(node)!r} is of kind {kind}", node
-            )
+            raise self.expr.error(f"a condition is of kind Bool, {ast.unparse(node)!r} is of kind {kind}", node)
 
     def _comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr, scope: Scope) -> None:
         first, second = self.kind(left, scope), self.kind(right, scope)
@@ -172,9 +168,7 @@ class _Inference:
                     self._check_literal(subject, kind, other.value, other)
                     return
             if k.join(first, second) is None and not (k.fits(first, k.NUMBER) and k.fits(second, k.NUMBER)):
-                raise self.expr.error(
-                    f"{first} and {second} are never equal: compare values of one kind", left
-                )
+                raise self.expr.error(f"{first} and {second} are never equal: compare values of one kind", left)
             return
         for subject, kind in ((left, first), (right, second)):
             if not k.fits(kind, k.NUMBER):
@@ -199,20 +193,15 @@ class _Inference:
                 raise self.expr.error(f"{literal!r} is no dtype; known are {', '.join(DTYPES)}", at)
         else:
             if k.join(inner, _literal_kind(literal)) is None:
-                raise self.expr.error(
-                    f"{ast.unparse(subject)!r} is of kind {kind} and never equals {literal!r}", at
-                )
+                raise self.expr.error(f"{ast.unparse(subject)!r} is of kind {kind} and never equals {literal!r}", at)
             return
         if literal not in known:
             raise self.expr.error(
-                f"{literal!r} is no value of {ast.unparse(subject)!r}, which takes "
-                f"{', '.join(map(repr, known))}",
+                f"{literal!r} is no value of {ast.unparse(subject)!r}, which takes {', '.join(map(repr, known))}",
                 at,
             )
 
-    def _conditional(
-        self, node: ast.expr, test: ast.expr, body: ast.expr, orelse: ast.expr, scope: Scope
-    ) -> k.Kind:
+    def _conditional(self, node: ast.expr, test: ast.expr, body: ast.expr, orelse: ast.expr, scope: Scope) -> k.Kind:
         self._condition(test, scope)
         when, unless = self.narrow(test, True, scope), self.narrow(test, False, scope)
         first, second = self.kind(body, when), self.kind(orelse, unless)
@@ -220,9 +209,7 @@ class _Inference:
             return second if when.unreachable else first
         common = k.join(first, second)
         if common is None:
-            raise self.expr.error(
-                f"the arms of the conditional are of different kinds, {first} and {second}", node
-            )
+            raise self.expr.error(f"the arms of the conditional are of different kinds, {first} and {second}", node)
         return common
 
     # --- calls and access ---
@@ -286,9 +273,7 @@ class _Inference:
     def _subscript(self, node: ast.expr, value: ast.expr, index: ast.expr, scope: Scope) -> k.Kind:
         kind = self.kind(value, scope)
         if not isinstance(kind, k.Seq | k.Shape):
-            raise self.expr.error(
-                f"only sequences are indexed, {ast.unparse(value)!r} is of kind {kind}", node
-            )
+            raise self.expr.error(f"only sequences are indexed, {ast.unparse(value)!r} is of kind {kind}", node)
         if isinstance(index, ast.Slice):
             for part in (index.lower, index.upper, index.step):
                 if part is not None and not k.fits(self.kind(part, scope), k.INT):
@@ -328,18 +313,14 @@ class _Inference:
         scope = replace(scope, absent=scope.absent | {name})
         return scope.with_kind(name, k.NONE) if isinstance(kind, k.Maybe) else scope
 
-    def _narrow_comparison(
-        self, name: str, op: ast.cmpop, right: ast.expr, truth: bool, scope: Scope
-    ) -> Scope:
+    def _narrow_comparison(self, name: str, op: ast.cmpop, right: ast.expr, truth: bool, scope: Scope) -> Scope:
         kind = scope.kind(name)
         literals = _literals(right)
         if kind is None or literals is None or name in scope.bound:
             return scope
         if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
             positive = isinstance(op, ast.Eq | ast.In) is truth
-            return scope.with_kind(
-                name, k.restrict(kind, literals) if positive else k.exclude(kind, literals)
-            )
+            return scope.with_kind(name, k.restrict(kind, literals) if positive else k.exclude(kind, literals))
         return scope
 
 

@@ -227,9 +227,7 @@ def _allow_call(node: ast.Call, expr: Expr) -> list[ast.AST]:
             f"the call of {ast.unparse(node.func)!r} {_OUTSIDE}; only built-in primitives are called", node
         )
     if name == "isinstance":
-        raise expr.error(
-            "isinstance is not built in; per_axis(p, i, n) reads an int-or-sequence parameter", node
-        )
+        raise expr.error("isinstance is not built in; per_axis(p, i, n) reads an int-or-sequence parameter", node)
     if name == "present" and presence_name(node) is None:
         raise expr.error("present takes exactly one name: a tensor or a parameter that may be None", node)
     arguments: list[ast.AST] = []

@@ -241,9 +241,7 @@ def pool_out(length: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> in
     if ceil_mode and (windows - 1) * s >= length + p:
         windows -= 1
     if windows < 0:
-        raise DomainError(
-            f"a window of {k} with dilation {d} does not fit a length of {length} padded by {p}"
-        )
+        raise DomainError(f"a window of {k} with dilation {d} does not fit a length of {length} padded by {p}")
     return windows
 
 

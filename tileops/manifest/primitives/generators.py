@@ -91,9 +91,7 @@ def paged_block_table(rng: np.random.Generator, batch: int, width: int, pool: in
     return rng.integers(0, pool, size=(batch, width))
 
 
-@generator(
-    "topk_ids", Formal("rows", k.DIM), Formal("k", k.DIM), Formal("experts", k.DIM), rank=2, random=True
-)
+@generator("topk_ids", Formal("rows", k.DIM), Formal("k", k.DIM), Formal("experts", k.DIM), rank=2, random=True)
 def topk_ids(rng: np.random.Generator, rows: int, k: int, experts: int) -> np.ndarray:
     """``[rows, k]`` expert ids, distinct within a row."""
     if k > experts:
@@ -101,9 +99,7 @@ def topk_ids(rng: np.random.Generator, rows: int, k: int, experts: int) -> np.nd
     return np.argsort(rng.random((rows, experts)), axis=1)[:, :k]
 
 
-@generator(
-    "random_ids", Formal("rows", k.DIM), Formal("width", k.DIM), Formal("upper", k.DIM), rank=2, random=True
-)
+@generator("random_ids", Formal("rows", k.DIM), Formal("width", k.DIM), Formal("upper", k.DIM), rank=2, random=True)
 def random_ids(rng: np.random.Generator, rows: int, width: int, upper: int) -> np.ndarray:
     """``[rows, width]`` ids below `upper`, drawn freely."""
     if upper <= 0:

@@ -148,9 +148,7 @@ def generator(
     return register
 
 
-def predicate(
-    name: str, *formals: Formal, rank: int | None = 1
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def predicate(name: str, *formals: Formal, rank: int | None = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as a predicate."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -209,9 +209,7 @@ class _Emitter:
         out.add("try:")
         out.add(_INDENT + line)
         out.add("except _Undefined as _error:")
-        out.add(
-            f"{_INDENT}raise _fail.undefined({expr.where!r}, _describe({expr.source!r}, _error)) from None"
-        )
+        out.add(f"{_INDENT}raise _fail.undefined({expr.where!r}, _describe({expr.source!r}, _error)) from None")
 
     def _hold(self, expr: Expr, condition: str, report: str, arguments: str) -> None:
         """Adds the check of a condition that evaluates `expr`."""
@@ -271,9 +269,7 @@ class _Emitter:
         where = self._tensor(step.tensor).decl.where
         self.out.add(f"{step.name} = {names}.get({step.tensor}.dtype)")
         self.out.add(f"if {step.name} is None:")
-        self.out.add(
-            f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, {names}.values())"
-        )
+        self.out.add(f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, {names}.values())")
 
     def _check_dtype(self, step: CheckDType) -> None:
         where = self._tensor(step.tensor).decl.where
@@ -281,8 +277,7 @@ class _Emitter:
         origin = self._origin(step.expr)
         self.out.add(f"if {step.tensor}.dtype != {expected}:")
         self.out.add(
-            f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, "
-            f"[{expected}], {origin!r})"
+            f"{_INDENT}raise _fail.dtype({where!r}, {step.tensor!r}, {step.tensor}.dtype, [{expected}], {origin!r})"
         )
 
     def _check_rank(self, step: CheckRank) -> None:
@@ -293,8 +288,7 @@ class _Emitter:
         comparison = "<" if step.open else "!="
         self.out.add(f"if len(_s_{step.tensor}) {comparison} {axes}:")
         arguments = (
-            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {tensor.shape_text!r}, {axes}, "
-            f"{step.open}"
+            f"{tensor.decl.where!r}, {step.tensor!r}, _s_{step.tensor}, {tensor.shape_text!r}, {axes}, {step.open}"
         )
         self.out.add(f"{_INDENT}raise _fail.rank({arguments})")
 
@@ -308,9 +302,7 @@ class _Emitter:
         rest = size if offset == "0" else f"({size} - ({offset}))"
         factor = scale if scale.isalnum() else f"({scale})"
         condition = (
-            f"_both({rest} >= 0, lambda: {rest} % {factor} == 0)"
-            if offset != "0"
-            else f"{rest} % {factor} == 0"
+            f"_both({rest} >= 0, lambda: {rest} % {factor} == 0)" if offset != "0" else f"{rest} % {factor} == 0"
         )
         if not scale.isdigit():
             condition = f"_both({scale} > 0, lambda: {condition})"
@@ -392,9 +384,7 @@ class _Emitter:
         match tensor.items:
             case (Segment(expr=Expr(node=ast.Name(id=name))),) if name in self.signature.indices:
                 return name
-        parts = [
-            ("*" if isinstance(item, Segment) else "") + self._render(item.expr) for item in tensor.items
-        ]
+        parts = [("*" if isinstance(item, Segment) else "") + self._render(item.expr) for item in tensor.items]
         return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
 
     def _check_buffer(self, name: str, contiguous: bool) -> None:
@@ -422,9 +412,7 @@ class TorchNames(tuple):
 
 def _may_be_undefined(expr: Expr) -> bool:
     """Whether evaluating `expr` can fail: it calls a primitive, divides or subscripts."""
-    return any(
-        isinstance(node, ast.Call | ast.FloorDiv | ast.Mod | ast.Subscript) for node in ast.walk(expr.node)
-    )
+    return any(isinstance(node, ast.Call | ast.FloorDiv | ast.Mod | ast.Subscript) for node in ast.walk(expr.node))
 
 
 def _sum(fixed: int, terms: list[str]) -> str:
@@ -462,8 +450,7 @@ class _SymbolicLogic(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         operands = [self.visit(item) for item in (node.left, *node.comparators)]
         links = [
-            ast.Compare(left, [op], [right])
-            for op, left, right in zip(node.ops, operands, operands[1:], strict=False)
+            ast.Compare(left, [op], [right]) for op, left, right in zip(node.ops, operands, operands[1:], strict=False)
         ]
         return links[0] if len(links) == 1 else _chain("_both", list(links))
 

@@ -54,8 +54,7 @@ class Checked:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            "None" if item is None else f"{item.name}: {item.dtype} {list(item.shape)}"
-            for item in self.outputs
+            "None" if item is None else f"{item.name}: {item.dtype} {list(item.shape)}" for item in self.outputs
         )
         return f"<Checked {shown}>"
 

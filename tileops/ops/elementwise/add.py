@@ -46,6 +46,4 @@ class AddFwdOp(Op):
         super().__init__(target=target)
 
     def _call_spec(self, facts: CallFacts) -> AddCall:
-        return AddCall(
-            a=facts["a"], b=facts["b"], output=facts["output"], alpha=self.alpha, device=facts.device
-        )
+        return AddCall(a=facts["a"], b=facts["b"], output=facts["output"], alpha=self.alpha, device=facts.device)

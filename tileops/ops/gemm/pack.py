@@ -21,12 +21,13 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 class PackedWeight:
     """A copy of a weight in the layout that the multiplication streams fastest. Made by `pack`.
 
-    While this object lives, ``GemmFwdOp()(a, weight)`` called with the very tensor object that was packed reads the
-    copy. The copy is trusted as long as the tensor has the address, shape, strides and version counter that it had.
-    In-place operations that torch counts (``weight.add_(1)``, an optimizer step) make it stale: calls then read the
-    tensor itself until `refresh`. Writes that torch does *not* count stay unnoticed and need `refresh`: through
-    ``weight.data``, through a NumPy view or another tensor over the same memory made by ``from_numpy``, and every
-    write to a tensor made under ``torch.inference_mode()`` (such tensors have no version counter).
+    While this object lives, ``GemmFwdOp()(a, weight)`` called with the very tensor object that was packed
+    reads the copy. The copy is trusted as long as the tensor has the address, shape, strides and version
+    counter that it had. In-place operations that torch counts (``weight.add_(1)``, an optimizer step) make it
+    stale: calls then read the tensor itself until `refresh`. Writes that torch does *not* count stay
+    unnoticed and need `refresh`: through ``weight.data``, through a NumPy view or another tensor over the
+    same memory made by ``from_numpy``, and every write to a tensor made under ``torch.inference_mode()``
+    (such tensors have no version counter).
 
     Attributes:
         buffer: the packed bytes.
@@ -44,7 +45,8 @@ class PackedWeight:
         rows, k = self.shape if trans_b else self.shape[::-1]
         stride = gemm_cpu.panel_stride(weight.element_size(), k)
         self.buffer = arena.allocate(gemm_cpu.packed_panels(rows) * stride)
-        # Several threads that meet fresh pages at once wait for each other: visiting them in order first is five times faster.
+        # Several threads that meet fresh pages at once wait for each other: visiting them in order first is
+        # five times faster.
         self.buffer.zero_()
         self._state: tuple[Any, ...] = ()
         self.refresh()
@@ -88,8 +90,8 @@ class PackedWeight:
         return f"PackedWeight({self.dtype}{list(self.shape)}, {self.layout}, {self.nbytes} bytes, {state})"
 
 
-# By id of the weight, so that a lookup costs a dictionary access and keeps nothing alive. An id that a new tensor
-# inherits is recognised because the pack's weak reference then leads elsewhere.
+# By id of the weight, so that a lookup costs a dictionary access and keeps nothing alive. An id that a new
+# tensor inherits is recognised because the pack's weak reference then leads elsewhere.
 _packs: dict[int, weakref.ref[PackedWeight]] = {}
 
 

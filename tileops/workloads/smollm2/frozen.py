@@ -33,17 +33,13 @@ class _StaticDecoder(nn.Module):
             self.register_buffer(f"values_{index}", torch.zeros(shape, dtype=weights.dtype))
         self.embedding = nn.Parameter(weights.embedding, requires_grad=False)
         self.final_norm = nn.Parameter(weights.final_norm, requires_grad=False)
-        frequencies = config.rope_base ** (
-            -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        )
+        frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
         angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
         self.register_buffer("cos", torch.cat([angles.cos(), angles.cos()], dim=1).to(weights.dtype))
         self.register_buffer("sin", torch.cat([-angles.sin(), angles.sin()], dim=1).to(weights.dtype))
 
     def _layer(self, index: int) -> LayerWeights:
-        return LayerWeights(
-            **{name: getattr(self, f"{name}_{index}") for name in LayerWeights.__annotations__}
-        )
+        return LayerWeights(**{name: getattr(self, f"{name}_{index}") for name in LayerWeights.__annotations__})
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         config, T = self.config, ids.shape[0]
@@ -69,16 +65,14 @@ class _StaticDecoder(nn.Module):
             values.index_copy_(1, positions, v)
             if T == 1:
                 folded = q.reshape(1, config.num_kv_heads, -1, config.head_dim)
-                o = F.scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias).reshape(
-                    1, -1
-                )
+                o = F.scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=bias).reshape(1, -1)
             else:
                 o = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)
                 o = o[0].transpose(0, 1).reshape(T, -1)
             x = x + F.linear(o, layer.output)
-            gate, up = F.linear(
-                F.rms_norm(x, (config.hidden_size,), layer.ffn_norm, eps), layer.gate_up
-            ).chunk(2, dim=-1)
+            gate, up = F.linear(F.rms_norm(x, (config.hidden_size,), layer.ffn_norm, eps), layer.gate_up).chunk(
+                2, dim=-1
+            )
             x = x + F.linear(F.silu(gate) * up, layer.down)
         return F.linear(F.rms_norm(x[-1:], (config.hidden_size,), self.final_norm, eps), self.embedding)
 

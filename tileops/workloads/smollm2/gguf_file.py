@@ -125,9 +125,7 @@ class GGUFFile:
     def _read_header(self, cursor: _Cursor) -> None:
         magic, version = cursor.scalar("I"), cursor.scalar("I")
         if magic != GGUF_MAGIC or version not in (2, 3):
-            raise ValueError(
-                f"expected little-endian GGUF of version 2 or 3, got magic {magic:#x}, version {version}"
-            )
+            raise ValueError(f"expected little-endian GGUF of version 2 or 3, got magic {magic:#x}, version {version}")
         tensor_count, key_count = cursor.scalar("Q"), cursor.scalar("Q")
         for _ in range(key_count):
             key = cursor.string()

@@ -62,9 +62,7 @@ class TorchDecoder:
         )
         self.prefill_form = self.decode_form = Formulation("sdpa", "fused")
         dtype = weights.dtype
-        frequencies = config.rope_base ** (
-            -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        )
+        frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
         angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
         self.cos = torch.cat([angles.cos(), angles.cos()], dim=1).to(dtype)
         self.sin = torch.cat([-angles.sin(), angles.sin()], dim=1).to(dtype)
@@ -123,9 +121,7 @@ class TorchDecoder:
         swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
         return x * self.cos[start:stop] + swapped * self.sin[start:stop]
 
-    def _attention(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: Formulation
-    ) -> torch.Tensor:
+    def _attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: Formulation) -> torch.Tensor:
         """q ``[1, H, T, D]``, k and v ``[1, H_kv, S, D]`` -> ``[1, T, H D]``, causal and bottom-right
         aligned."""
         T, S, D = q.shape[2], k.shape[2], q.shape[3]
@@ -139,14 +135,10 @@ class TorchDecoder:
             scores = q.reshape(-1, groups * T, D) @ k[0].transpose(1, 2) * D**-0.5
             if T > 1:
                 visible = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-                scores = (
-                    scores.view(-1, groups, T, S).masked_fill(~visible, float("-inf")).view(-1, groups * T, S)
-                )
+                scores = scores.view(-1, groups, T, S).masked_fill(~visible, float("-inf")).view(-1, groups * T, S)
             o = (scores.softmax(-1) @ v[0]).view(1, -1, T, D)
         else:
-            o = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=T == S and T > 1, enable_gqa=True
-            )
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=T == S and T > 1, enable_gqa=True)
         return o.transpose(1, 2).reshape(1, T, -1)
 
     @torch.inference_mode()
