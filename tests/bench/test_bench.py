@@ -13,7 +13,7 @@ import torch
 
 from tileops import bench
 from tileops.bench import case as bench_case
-from tileops.bench import report, timing
+from tileops.bench import ceiling, report, timing
 from tileops.bench.runner import Implementation
 from tileops.elementwise import AddFwdOp
 from tileops.norm import RMSNormFwdOp
@@ -147,6 +147,14 @@ def test_an_implementation_may_bring_arguments_and_a_reset() -> None:
     runner.compare({"other": item})
     assert seen[0] == -1
     assert seen[1:5] == [0, 1, 2, 0]
+
+
+def test_the_machine_has_limits() -> None:
+    found = ceiling.peaks()
+    assert found.of("bfloat16") >= found.of("float32") > 1e8
+    assert found.of("float16") == found.of("float32")
+    for read, written in ((1000, 4096), (0, 100_000), (5_000_000, 64)):
+        assert ceiling.memory_probe(read, written)().nbytes >= written * 0.9
 
 
 def result_like(op: str, dtype: str, ours_us: float, torch_us: float, compile_us: float) -> bench.Result:

@@ -41,11 +41,11 @@ def select(
             for label, formulation in item.torch.items():
                 found[label] = Implementation(partial(formulation, **runner.case.params))
         elif name == TORCH_COMPILE:
-            formulation = next(iter(item.torch.values()), None)
-            if formulation is None:
+            first = next(iter(item.torch.values()), None)
+            if first is None:
                 missing[name] = "no torch formulation is registered"
             else:
-                found[name] = Implementation(compiled(partial(formulation, **runner.case.params)))
+                found[name] = Implementation(compiled(partial(first, **runner.case.params)))
         elif name in item.baselines:
             try:
                 found[name] = _prepared(runner, item.baselines[name])

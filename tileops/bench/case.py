@@ -88,7 +88,10 @@ class Case:
         return [
             first,
             *(
-                tuple(tensor.clone() if index in wanted else tensor for index, tensor in enumerate(first))
+                tuple(
+                    tensor.clone() if tensor is not None and index in wanted else tensor
+                    for index, tensor in enumerate(first)
+                )
                 for _ in range(copies - 1)
             ),
         ]

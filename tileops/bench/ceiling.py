@@ -48,6 +48,7 @@ def memory_probe(read_bytes: int, written_bytes: int) -> Callable[[], torch.Tens
 
     def probe() -> torch.Tensor:
         target = allocate()
+        assert target is not None  # only an absent output has no tensor
         entry(parallel.team(limit) if limit else 0, units, source.data_ptr(), read, target.data_ptr(), written)
         return target
 

@@ -205,9 +205,9 @@ class Runner:
                     if mismatch is not None:
                         raise WrongResultError(f"{self.case}: output {position}: {mismatch}")
                 else:
-                    error = numerics.normalized_error(actual, want)
-                    if not error < BASELINE_ERROR:
-                        raise WrongResultError(f"{self.case}: baseline {name}: normalized error {error:.3g}")
+                    distance = numerics.normalized_error(actual, want)
+                    if not distance < BASELINE_ERROR:
+                        raise WrongResultError(f"{self.case}: baseline {name}: normalized error {distance:.3g}")
         return inapplicable
 
     def _cycled(self, item: Implementation) -> Callable[[], Any]:

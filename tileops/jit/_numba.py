@@ -107,8 +107,27 @@ def _private_names() -> Any:
     ):
         getattr(owner, name)
 
+    class Library(codegen.AOTCodeLibrary):
+        """Code that one run of LLVM's standard pipeline optimises.
+
+        Numba's three runs serve reference counting, which kernels have none of. The vectorisers are off: kernels
+        state their vectors.
+        """
+
+        def _optimize_functions(self, ll_module: Any) -> None:
+            ll_module.data_layout = self._codegen._data_layout
+
+        def _optimize_final_module(self) -> None:
+            machine = self._codegen._tm
+            options = llvm.create_pipeline_tuning_options(speed_level=3)
+            options.loop_vectorization = options.slp_vectorization = False
+            builder = llvm.create_pass_builder(machine, options)
+            builder.getModulePassManager().run(self._final_module, builder)
+
     class Codegen(codegen.AOTCPUCodegen):
         """Generates position-independent objects for a chosen CPU."""
+
+        _library_class = Library
 
         def __init__(self, target: CpuTarget) -> None:
             self._target_cpu = target

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tileops.manifest import load_entry
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 #: Called like the operator: tensors in forward order (None where absent), construction parameters by keyword.
 Formulation = Callable[..., Any]
@@ -48,7 +48,7 @@ class Workload:
     torch: Mapping[str, Formulation] = field(default_factory=dict)
     baselines: Mapping[str, Callable[..., Callable[[], Any]]] = field(default_factory=dict)
     cold: tuple[str, ...] = ()
-    gen_inputs: Callable[[dict[str, torch.Tensor | None], dict[str, Any]], dict[str, torch.Tensor]] | None = None
+    gen_inputs: Callable[[dict[str, Tensor | None], dict[str, Any]], dict[str, Tensor]] | None = None
 
 
 def workload(op: str) -> Workload:

@@ -21,6 +21,8 @@ below 2**-14 of the whole for float16, 2**-21 for float32.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tileops.jit import lang
 from tileops.jit.lang.pairs import bf16_parts, join_bf16, split_pairs
 
@@ -74,7 +76,7 @@ def _amx_product(form: str, accumulate: bool) -> lang.Word:
                 t.amx_zero(register)
 
         def step(k, _):
-            loaded = None, None
+            loaded: tuple[Any, Any] = (None, None)
             for left, right in _PART_PRODUCTS[form]:
                 rows, columns = a + a_next * k + a_part * left, b + k * TILE_BYTES + b_part * right
                 # Loads and products by turns, as far as an operand is not there already.

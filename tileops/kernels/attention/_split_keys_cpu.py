@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 from tileops.jit import lang
 from tileops.kernels.attention import _panels
@@ -181,7 +182,7 @@ def _scores(dtype: str, form: str, head_dim: int, heads: int):
 
         def block(i, _):
             rows = [keys + step * t.min(i + r, n - 1) for r in range(lanes)]
-            partial = [[] for _ in range(heads)]
+            partial: list[list[Any]] = [[] for _ in range(heads)]
             for first in range(0, lanes, together):
                 for r in range(first, first + together):
                     _prefetch(t, i + r + _AHEAD, n, keys, step, then, then_step, head_dim * size)

@@ -92,7 +92,8 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
             out_dtype=call.o.short,
             form=form,
             dense=_is_dense(call.q),
-            **config,
+            block_q=int(config["block_q"]),
+            block_kv=int(config["block_kv"]),
         )
         return {"pack": pack, "attend": attend}
 

@@ -149,7 +149,7 @@ def _dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def scalar_block(values: Sequence[float | int], *, integer: bool) -> ctypes.Array[ctypes.c_int64]:
     """Scalar parameters in memory, eight bytes apart: float32, or int64 for integer operators."""
-    words = [
+    words: list[Any] = [
         value if integer else struct.unpack("<q", struct.pack("<fi", _to_float32(value), 0))[0] for value in values
     ]
     return (ctypes.c_int64 * max(len(words), 1))(*words)

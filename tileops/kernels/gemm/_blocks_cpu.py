@@ -27,8 +27,8 @@ def _chunk_source(dtype: str, form: str, source: str) -> Any:
     """
     size, per_k = lang.itemsize(dtype), _forms.bytes_per_k(form)
     raw_per_k = _forms.bytes_per_k(_forms.raw_form(dtype))
-    from_rows = _forms.panel_from_rows(dtype, form) if source == "rows" else None
-    from_panel = _forms.panel_from_panel(dtype, form) if source == "raw" else None
+    from_rows: Any = _forms.panel_from_rows(dtype, form) if source == "rows" else None
+    from_panel: Any = _forms.panel_from_panel(dtype, form) if source == "raw" else None
 
     @lang.tile("b: i64, ldb: i64, n: i64, columns: i64, panels: i64, k: i64, count: i64, scratch: i64", returns="i64")
     def chunk(t: Any, b: Any, ldb: Any, n: Any, columns: Any, panels: Any, k: Any, count: Any, scratch: Any) -> Any:

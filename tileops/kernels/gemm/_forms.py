@@ -173,10 +173,11 @@ def pack_row_tiles(dtype: str, parts: int) -> Callable[..., None]:
         if parts == 1:
             t.store_words(dst, words[0])
         elif parts == 2:
-            store_parts(t, *pairs.split_pairs(dtype, words[0]), parts, dst)
+            low, high = pairs.split_pairs(dtype, words[0])
+            store_parts(t, low, high, parts, dst)
         else:
-            odd_even = [t.shuffle(words[0], words[1], range(first, STEP, 2)) for first in (0, 1)]
-            store_parts(t, *odd_even, parts, dst)
+            low, high = (t.shuffle(words[0], words[1], range(first, STEP, 2)) for first in (0, 1))
+            store_parts(t, low, high, parts, dst)
 
     @lang.tile("src: i64, ld: i64, rows: i64, count: i64, dst: i64")
     def block(t: Any, src: Any, ld: Any, rows: Any, count: Any, dst: Any) -> None:

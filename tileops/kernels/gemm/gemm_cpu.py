@@ -320,7 +320,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     def _bind_blocks(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
         m, n, k = call.mnk
-        size, config = call.a.itemsize, self.config
+        size = call.a.itemsize
+        config = {name: int(value) for name, value in self.config.items()}
         mr, nr = config["MR"], config["NV"] * COLUMNS
         per_k = {"f32": 64, "pairs": 32}.get(chosen.form) or 32 * int(chosen.form[-1])
         a_row = {"f32": 4, "pairs": 2}.get(chosen.form) or 2 * int(chosen.form[-1])
@@ -381,6 +382,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         m, n, k = call.mnk
         size = call.a.itemsize
         lanes, team = cpu_target().lanes, parallel.team
+        copy_a: Any
+        copy_b: Any
         copy_a, copy_b = (
             self.entries[name].launch if name in self.entries else None for name in ("dense_a", "dense_b")
         )

@@ -72,7 +72,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
             where = ctypes.addressof(geometry)
 
             def dense(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
-                factors = ones if weight is None else weight
+                factors: Any = ones if weight is None else weight
                 entry(
                     team(limit) if limit else 0,
                     rows, size, eps, where, x.data_ptr(), factors.data_ptr(), output.data_ptr(),
@@ -85,7 +85,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
         where = ctypes.addressof(geometry)
 
         def gathered(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
-            factors = ones if weight is None else weight
+            factors: Any = ones if weight is None else weight
             threads = team(limit) if limit else 0
             scratch = torch.empty(2 * size * max(threads, 1), dtype=torch.float32, device="cpu")
             entry(
