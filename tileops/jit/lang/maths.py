@@ -82,11 +82,13 @@ def exp(x):
 
 def _flushing_exp(x, reduce, reduced):
     """The exponential of ``x <= 88`` whose results below 2**-126 may be 0."""
+    tiny = x < -87.33
     if _scales_natively(x):
-        t, n, r = reduce(maxq(-104.0, x))
-        return scale_exp2(reduced(r), n, t)
+        # Kept out of the instruction, not only of the result: it takes a hundred cycles where it underflows.
+        t, n, r = reduce(select(tiny, 0.0, x))
+        return select(tiny, 0.0, scale_exp2(reduced(r), n, t))
     t, n, r = reduce(maxq(-87.33, x))
-    return select(x < -87.33, 0.0, as_float(as_int(reduced(r)) + (as_int(t) << 23)))
+    return select(tiny, 0.0, as_float(as_int(reduced(r)) + (as_int(t) << 23)))
 
 
 @composite
@@ -109,14 +111,14 @@ def exp_lp(x):
 
 
 def _exp2(x, coefficients):
-    bound = -151.0 if _scales_natively(x) else -126.0
-    clamped = maxq(bound, x)
+    native, tiny = _scales_natively(x), x < -126.0
+    # As in `_flushing_exp`: an underflow in the instruction would be slow.
+    clamped = select(tiny, 0.0, x) if native else maxq(-126.0, x)
     t = clamped + _ROUND
     n = t - _ROUND
     p = polynomial(clamped - n, *coefficients)
-    if _scales_natively(x):
-        return scale_exp2(p, n, t)
-    return select(x < bound, 0.0, as_float(as_int(p) + (as_int(t) << 23)))
+    scaled = scale_exp2(p, n, t) if native else as_float(as_int(p) + (as_int(t) << 23))
+    return select(tiny, 0.0, scaled)
 
 
 @composite
