@@ -213,7 +213,7 @@ def test_the_public_interface_of_numba_is_enough(tmp_path):
 def test_missing_private_names_are_noticed(monkeypatch, caplog):
     from numba.core import codegen
 
-    for function in (_numba.private_names_fit, _numba._private_names):
+    for function in (_numba.private_names_fit, _numba._private_names, _numba._compiler):
         function.cache_clear()
     try:
         with monkeypatch.context() as patch:
@@ -225,7 +225,7 @@ def test_missing_private_names_are_noticed(monkeypatch, caplog):
             patch.setattr(_numba.numba, "__version__", "0.99.0")
             assert not _numba.private_names_fit()
     finally:
-        for function in (_numba.private_names_fit, _numba._private_names):
+        for function in (_numba.private_names_fit, _numba._private_names, _numba._compiler):
             function.cache_clear()
     assert _numba.private_names_fit()
 

@@ -22,14 +22,17 @@ import numba
 from numba import types
 
 from tileops.jit.cpu.elf import undefined_symbols
-from tileops.jit.cpu.target import CpuTarget, target_machine
+from tileops.jit.cpu.target import CpuTarget, cpu_target, target_machine
 from tileops.jit.lang import context as lang_context
+from tileops.jit.lang.words import VecType
 
 log = logging.getLogger(__name__)
 
 SUPPORTED = ((0, 68), (0, 69))
 """Half-open range of Numba versions whose private names are known to fit."""
 
+# Types whose instances mean the same in every kernel.
+_REMEMBERED = frozenset({types.Integer, types.Float, types.Boolean, VecType})
 _ARGUMENTS = {"ptr": types.int64, "i64": types.int64, "f32": types.float32, "f64": types.float64}
 
 
@@ -79,9 +82,15 @@ def private_names_fit() -> bool:
         log.warning("Numba %s is not one of the known versions; using its public interface", numba.__version__)
         return False
     try:
-        _private_names()
-    except (ImportError, AttributeError) as error:
+        from numba.core.compiler_lock import global_compiler_lock
+
+        with global_compiler_lock:
+            probe = _compiler(cpu_target("generic")).compile(lambda x: None, (types.int64,))
+    except (ImportError, AttributeError, TypeError) as error:
         log.warning("Numba %s lacks %s; using its public interface", numba.__version__, error)
+        return False
+    if probe.symbol.encode() not in probe.object or probe.undefined:
+        log.warning("Numba %s emits an unexpected object; using its public interface", numba.__version__)
         return False
     return True
 
@@ -136,6 +145,27 @@ def _private_names() -> Any:
         def _customize_tm_features(self) -> str:
             return self._target_cpu.features
 
+    class TypingContext(typing.Context):
+        """Numba's typing context, which remembers how calls on numbers and vectors resolve.
+
+        Kernels repeat a few operators on a few types thousands of times, and Numba tries every template each time.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._resolved: dict[Any, Any] = {}
+
+        def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+            if kws or not all(type(arg) in _REMEMBERED for arg in args):
+                return super().resolve_function_type(func, args, kws)
+            key = (func, args)
+            signature = self._resolved.get(key)
+            if signature is None:
+                signature = super().resolve_function_type(func, args, kws)
+                if signature is not None:
+                    self._resolved[key] = signature
+            return signature
+
     class TargetContext(cpu.CPUContext):
         """Numba's CPU context, with the small part of the language that kernels use."""
 
@@ -171,7 +201,7 @@ def _private_names() -> Any:
 
     class Compiler:
         def __init__(self, target: CpuTarget) -> None:
-            self.typing = typing.Context()
+            self.typing = TypingContext()
             self.target = TargetContext(self.typing, target)
             self.flags = compiler.Flags()
             for name, value in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import platform
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from tileops.jit.cpu.loader import LIBC_SYMBOLS, Loaded, load, python_symbol
 from tileops.jit.cpu.target import CpuTarget, target_machine
 from tileops.jit.program import Program
 
+_compile_lock = threading.RLock()
 _METH_FASTCALL = 0x80
 # Error paths of code made through Numba's public interface refer to these; they are never called.
 _NUMBA_SYMBOLS = (
@@ -77,7 +79,9 @@ def compile_program(program: Program, target: CpuTarget) -> Artifact:
     start = time.perf_counter()
     args = ["i64", "i64", "i64", *program.args]
     try:
-        with compiling_for(target):
+        # Factories register words with Numba, which is not safe beside another compile (and Numba has one lock
+        # for all of them anyway).
+        with _compile_lock, compiling_for(target):
             body = _numba.compile_function(program.make(), args, target)
     except Exception as error:
         raise KernelCompileError(f"{program} for {target} did not compile: {error}") from error
