@@ -82,13 +82,14 @@ def exp(x):
 
 def _flushing_exp(x, reduce, reduced):
     """The exponential of ``x <= 88`` whose results below 2**-126 may be 0."""
-    tiny = x < -87.33
     if _scales_natively(x):
-        # Kept out of the instruction, not only of the result: it takes a hundred cycles where it underflows.
+        # What underflows to 0 is kept out of the instruction, not only out of the result: it takes a hundred cycles
+        # there, which masked softmax would pay at every masked score. Subnormal results stay exact.
+        tiny = x < -104.0
         t, n, r = reduce(select(tiny, 0.0, x))
         return select(tiny, 0.0, scale_exp2(reduced(r), n, t))
     t, n, r = reduce(maxq(-87.33, x))
-    return select(tiny, 0.0, as_float(as_int(reduced(r)) + (as_int(t) << 23)))
+    return select(x < -87.33, 0.0, as_float(as_int(reduced(r)) + (as_int(t) << 23)))
 
 
 @composite
@@ -111,7 +112,8 @@ def exp_lp(x):
 
 
 def _exp2(x, coefficients):
-    native, tiny = _scales_natively(x), x < -126.0
+    native = _scales_natively(x)
+    tiny = x < (-151.0 if native else -126.0)
     # As in `_flushing_exp`: an underflow in the instruction would be slow.
     clamped = select(tiny, 0.0, x) if native else maxq(-126.0, x)
     t = clamped + _ROUND
