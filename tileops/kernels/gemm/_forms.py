@@ -1,19 +1,17 @@
-"""Device side of GEMM on the CPU: how operands are laid out for the register tiles, and the code that packs
-them.
+"""Device side of GEMM on the CPU: how operands are laid out for the register tiles, and the code that packs them.
 
-Right operands (B) become *panels* of 16 columns. A panel is a sequence of 64-byte lines, one line per step of
-k; a
-line holds the step's entry of each of the 16 columns as a 4-byte word. A *form* says what a word is:
+Right operands (B) become *panels* of 16 columns. A panel is a sequence of 64-byte lines, one line per step of k; a line
+holds the step's entry of each of the 16 columns as a 4-byte word. A *form* says what a word is:
 
-    f32      one element, widened to float32                          1 line per element of k pairs    two
-    neighbouring 16-bit elements, unchanged              1 line per two elements parts1   pairs of bfloat16
-    16 lines per 32 elements: one AMX tile parts2   float16 as a sum of two bfloat16                         2
-    tiles per 32 elements, high parts first parts3   float32 as a sum of three bfloat16
-    3 tiles per 32 elements
+    f32      one element, widened to float32                1 line per element of k
+    pairs    two neighbouring 16-bit elements, unchanged    1 line per two elements
+    parts1   pairs of bfloat16                              16 lines per 32 elements: one AMX tile
+    parts2   float16 as a sum of two bfloat16               2 tiles per 32 elements, high parts first
+    parts3   float32 as a sum of three bfloat16             3 tiles per 32 elements
 
-The first two are also how `tileops.gemm.pack` stores weights (f32 for float32, pairs for the half
-precisions), always with K padded to 32 and N to 64 by zeros. Left operands (A) become row blocks: for the
-vector units MR words per step of k, for AMX tiles of 16 rows of 32 elements (and 1 to 3 parts).
+The first two are also how `tileops.gemm.pack` stores weights (f32 for float32, pairs for the half precisions), always
+with K padded to 32 and N to 64 by zeros. Left operands (A) become row blocks: for the vector units MR words per step of
+k, for AMX tiles of 16 rows of 32 elements (and 1 to 3 parts).
 """
 
 from __future__ import annotations

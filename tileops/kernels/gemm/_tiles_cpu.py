@@ -26,8 +26,8 @@ _SIGNATURE = (
 )
 #: Lines that the vector tile fetches ahead of its loads.
 _AHEAD = 8
-#: Products of parts (left, right) in the order of issue: each step changes one operand only. What is left out
-#: is below 2**-16 of a product for two parts and 2**-22 for three.
+#: Products of parts (left, right) in the order of issue: each step changes one operand only. What is left out is on
+#: average 2**-16 of a product for two parts and 2**-23 for three.
 _PRODUCTS = {
     1: ((0, 0),),
     2: ((1, 0), (0, 0), (0, 1)),

@@ -1,15 +1,17 @@
 """Matrix multiplication on the CPU: which way a call takes, and its launch.
 
-Three ways, by the number of rows M of the result:
+Four ways, by the number of rows M of the result:
 
-- *dot*: few rows, B as the caller holds it. B is read once, row by row. - *panels*: few rows, packed B. -
-*blocks*: many rows. A is packed into row blocks, B chunk by chunk into panels inside the kernel (or it is
-packed
-  already, or, where very many rows share the cost, packed as a whole first), and a register tile does the
-  rest.
+- *dot*: few rows, B as the caller holds it. B is read once, row by row.
+- *panels*: few rows, packed B.
+- *stream*: up to some dozen rows of bfloat16 on AMX, which reads rows of B where they lie.
+- *blocks*: many rows. A is packed into row blocks, B chunk by chunk into panels inside the kernel (or it is packed
+  already, or, where very many rows share the cost, packed as a whole first), and a register tile does the rest.
 
-All compute in float32 and round once. bfloat16 uses AMX or the paired dot product where the CPU has them;
-float16 uses AMX as exact sums of two bfloat16, which leaves out terms below 2**-16 of a product.
+All compute in float32 and round once. On AMX, which multiplies bfloat16 and sums in float32, the blocks of float16 and
+float32 are sums of two and three bfloat16 (`lang.pairs.bf16_parts`): the parts are exact, and the products left out are
+on average 2**-16 of a product for float16 and 2**-23 for float32, less than what the rounding of the sum costs. AMX
+takes subnormal numbers for zeros: float32 parts below 2**-126 vanish, so operands below about 2**-102 lose precision.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _SCRATCH_ALIGN = 64
 _AHEAD_BYTES = 1024
 #: Rows of an unpacked B that few rows of A meet at a time.
 _DOT_ROWS = 4
+#: The most rows of A for which AMX reads rows of an unpacked B where they lie.
+_STREAMED_ROWS = 96
 #: Above this many rows of A an unpacked B is packed as a whole before it is used.
 _PACK_ALL_ABOVE = 1024
 #: Bytes per nanosecond of one thread that streams weights; multiplications per nanosecond of one thread by
@@ -90,7 +94,7 @@ class Path:
         pack_b: B is packed as a whole first.
     """
 
-    kind: Literal["dot", "panels", "blocks"]
+    kind: Literal["dot", "panels", "stream", "blocks"]
     form: str
     source: str
     pack_a: bool
@@ -119,7 +123,7 @@ def _few_rows(dtype: str) -> int:
 
 def path(call: GemmCall) -> Path:
     """The way that `call` takes on this CPU."""
-    m, _, k = call.mnk
+    m, n, k = call.mnk
     dtype = call.a.short
     form = _form(dtype)
     few = m <= _few_rows(dtype)
@@ -138,6 +142,8 @@ def path(call: GemmCall) -> Path:
             return Path("panels", form, "raw", False, dense_a or odd or widen, a_dtype, False, False)
         return Path("blocks", form, "panels" if in_form else "raw", pack_a, dense_a, dtype, False, False)
     dense_b = k > 1 and call.b_strides[0] != 1
+    if form == "parts1" and not few and m <= _STREAMED_ROWS and k % STEP == 0 and n >= 32 and not dense_b:
+        return Path("stream", form, "rows", True, dense_a, dtype, False, False)
     if few:
         return Path("dot", form, "rows", False, dense_a or widen, a_dtype, dense_b, False)
     pack_all = m > _PACK_ALL_ABOVE
@@ -200,7 +206,7 @@ def _panel_tile(m: int) -> tuple[int, int]:
 
 
 class GemmCpuKernel(Kernel, GemmFwdInterface):
-    """Every layout, any sizes; see the module for the three ways."""
+    """Every layout, any sizes; see the module for the ways a call can take."""
 
     devices = frozenset({"cpu"})
     tile_space = TileSpace(
@@ -256,6 +262,14 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             found["dense_a"] = dense_program(dtype, chosen.a_dtype)
         if chosen.dense_b:
             found["dense_b"] = dense_program(dtype, dtype)
+        if chosen.kind == "stream":
+            found["pack_a"] = _pack_b(dtype, chosen.form)
+            found["main"] = Program.of(
+                f"{_GEMM}._stream_cpu:streamed_rows",
+                ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
+                panels=1 if call.mnk[0] <= COLUMNS else 2,
+            )
+            return found
         if chosen.kind != "blocks":
             found["main"] = _few_rows_program(call, chosen)
             return found
@@ -280,7 +294,12 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         if call.mnk[2] == 0:
             return lambda a, b, d: d.zero_()
         chosen = path(call)
-        binder = {"dot": self._bind_few, "panels": self._bind_few, "blocks": self._bind_blocks}[chosen.kind]
+        binder = {
+            "dot": self._bind_few,
+            "panels": self._bind_few,
+            "stream": self._bind_stream,
+            "blocks": self._bind_blocks,
+        }[chosen.kind]
         launch, own_scratch = binder(call, chosen)
         if chosen.dense_a or chosen.dense_b:
             return self._with_dense_operands(call, chosen, launch, own_scratch)
@@ -294,8 +313,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         return run
 
-    # -- the three ways
-    # -------------------------------------------------------------------------------------------
+    # -- the ways of a call ----------------------------------------------------------------------------------------
 
     def _bind_few(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
         m, n, k = call.mnk
@@ -317,6 +335,21 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, last)
 
         return launch, None
+
+    def _bind_stream(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
+        m, n, k = call.mnk
+        lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
+        ldb, ldd = call.b_strides[1] * call.b.itemsize, n * call.d.itemsize
+        panels, stride = 1 if m <= COLUMNS else _round_up(-(-m // COLUMNS), 2), panel_stride(2, k)
+        pack_a, main = self.entries["pack_a"].launch, self.entries["main"].launch
+        team, limit = parallel.team, parallel.limit(n * k * 2 / _STREAM)
+        pack_limit = parallel.limit(m * k * 2 / _STREAM)
+
+        def launch(a: int, b: int, d: int, scratch: int) -> None:
+            pack_a(team(pack_limit), panels, a, lda, m, k, scratch, stride)
+            main(team(limit), -(-n // 32), scratch, stride, b, ldb, d, ldd, m, n, k // STEP)
+
+        return launch, lambda: panels * stride
 
     def _bind_blocks(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
         m, n, k = call.mnk

@@ -45,9 +45,6 @@ class PackedWeight:
         rows, k = self.shape if trans_b else self.shape[::-1]
         stride = gemm_cpu.panel_stride(weight.element_size(), k)
         self.buffer = arena.allocate(gemm_cpu.packed_panels(rows) * stride)
-        # Several threads that meet fresh pages at once wait for each other: visiting them in order first is
-        # five times faster.
-        self.buffer.zero_()
         self._state: tuple[Any, ...] = ()
         self.refresh()
 
