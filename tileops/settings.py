@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from tileops.errors import SettingsError
@@ -22,7 +24,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError("expected a size such as 2GiB or 500MB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if math.isinf(size):
+        raise ValueError("expected a size that some disk could have")
+    return int(size)
 
 
 def _choice(*values: str) -> Callable[[str], str]:
@@ -34,8 +39,16 @@ def _choice(*values: str) -> Callable[[str], str]:
     return parse
 
 
+def _path(text: str) -> str:
+    try:
+        Path(text).expanduser()
+    except RuntimeError:  # ~user
+        raise ValueError(f"the home directory that {text} names is not known") from None
+    return text
+
+
 def _paths(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(os.pathsep) if part)
+    return tuple(_path(part) for part in text.split(os.pathsep) if part)
 
 
 def _text(text: str) -> str:
@@ -52,7 +65,7 @@ class Settings:
 
     cache_dir: str | None = _var(
         "TILEOPS_CACHE_DIR",
-        _text,
+        _path,
         None,
         "Directory of compiled kernels and tuning records (default: the user's cache directory).",
     )

@@ -95,7 +95,7 @@ def test_a_truncated_bundle_never_serves_a_wrong_kernel(bundle, size, tmp_path):
         assert store.get(key(n)) in (None, artifact(n))
 
 
-@pytest.mark.parametrize("spoil", ["missing", "writable", "noise"])
+@pytest.mark.parametrize("spoil", ["missing", "writable", "noise", "long name"])
 def test_a_place_that_cannot_be_used_is_one_warning(bundle, spoil):
     open_bundles.cache_clear()
     if spoil == "missing":
@@ -104,6 +104,8 @@ def test_a_place_that_cannot_be_used_is_one_warning(bundle, spoil):
         bundle.chmod(0o666)
     if spoil == "noise":
         bundle.write_bytes(b"noise" * 1000)
+    if spoil == "long name":
+        bundle = bundle.with_name("n" * 300)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert open_bundles((str(bundle),)) == ()

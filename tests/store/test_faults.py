@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.helpers import artifact, filled, key, run
+from tileops.autotune.record import RecordStore
 from tileops.errors import CacheWarning
 from tileops.jit.disk import private_refusal
 from tileops.jit.mounts import filesystem_of
@@ -206,7 +207,7 @@ def test_group_trust_is_for_our_groups_and_for_root(monkeypatch, tmp_path):
     assert "group 4321" in private_refusal(tmp_path, trust_group=True)
 
 
-@pytest.mark.parametrize("place", ["/proc/tileops", "/dev/null", "/dev/null/below", "file"])
+@pytest.mark.parametrize("place", ["/proc/tileops", "/dev/null", "/dev/null/below", "file", "n" * 300])
 def test_a_directory_that_cannot_be(tmp_path, place):
     (tmp_path / "file").write_text("not a directory")
     path = tmp_path / place  # an absolute place stays what it is
@@ -219,6 +220,33 @@ def test_a_directory_that_cannot_be(tmp_path, place):
             pass
         assert store.get(key(0)) is None
     assert store.info()["state"] not in ("ok", "empty")
+
+
+@contextmanager
+def no_access(directory: Path) -> Iterator[None]:
+    """Nobody may look into `directory` inside the block, as where the home directory is another user's."""
+    directory.chmod(0)
+    was_root = os.geteuid() == 0  # whom no mode stops
+    if was_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if was_root:
+            os.seteuid(0)
+        directory.chmod(0o700)
+
+
+def test_a_directory_that_we_may_not_look_into(tmp_path):
+    (tmp_path / "home").mkdir()
+    place = tmp_path / "home" / "cache"
+    with no_access(tmp_path / "home"):
+        assert not RecordStore(place).may_hold()
+        with one_warning("Permission denied"):
+            store = Store(place)
+            assert store.get(key(0)) is None
+            assert not store.put(key(0), artifact(0))
+            assert "Permission denied" in store.info()["state"]
 
 
 def test_no_home_costs_one_warning():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import platform
 import threading
 import time
@@ -142,7 +143,7 @@ class RecordStore:
 
     def may_hold(self) -> bool:
         """False where nothing was ever recorded, so that a new call need not look."""
-        return bool(self.bundles) or (self.root / RECORDS).is_dir()
+        return bool(self.bundles) or os.path.isdir(self.root / RECORDS)
 
     def _read(self, key: ArtifactKey) -> Record | None:
         """What was measured here comes before what came with a bundle."""

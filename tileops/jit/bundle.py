@@ -183,7 +183,7 @@ def open_bundles(places: tuple[str, ...]) -> tuple[Bundle, ...]:
     found = []
     for place in places:
         path = Path(place).expanduser()
-        for file in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]:
+        for file in sorted(path.glob(f"*{SUFFIX}")) if os.path.isdir(path) else [path]:
             try:
                 # Images are built by root and read by others.
                 refusal = private_refusal(file, trust_group=True)

@@ -286,14 +286,15 @@ class ByteStore:
         if self._off is None and not self._checked:
             try:
                 for path in (self.root, self.directory, self.directory / _DATABASE):
-                    if os.path.lexists(path):
-                        refusal = private_refusal(path, self._trust_group)
-                        if refusal is not None:
-                            self._turn_off(f"{refusal}, so its contents cannot be trusted as code")
-                            break
-                        self._checked = True
-                    else:
+                    try:
+                        os.lstat(path)
+                    except FileNotFoundError:
                         break
+                    refusal = private_refusal(path, self._trust_group)
+                    if refusal is not None:
+                        self._turn_off(f"{refusal}, so its contents cannot be trusted as code")
+                        break
+                    self._checked = True
             except OSError as error:
                 self._turn_off(str(error))
         return self._off is None
