@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from tileops import settings
-from tileops.kernels.base import DTYPES
 from tileops.manifest import load_entry
 from tileops.manifest import workload as manifest_workload
-from tileops.ops.dtypes import dtype_of
+from tileops.ops.dtypes import torch_parameters
 from tileops.workloads import inputs, workload
 
 #: Inputs smaller than this stay in some cache in a real model too, and are not cycled.
@@ -53,10 +52,7 @@ class Case:
     @property
     def params(self) -> dict[str, Any]:
         """Every construction parameter, defaults included, dtypes as torch's."""
-        return {
-            name: dtype_of(value) if isinstance(value, str) and value in DTYPES else value
-            for name, value in self.call.values.items()
-        }
+        return torch_parameters(self.call.values)
 
     def __str__(self) -> str:
         return f"{self.op} {self.id}"

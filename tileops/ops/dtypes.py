@@ -33,6 +33,13 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
+def torch_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Construction parameters of a manifest row, which names dtypes, as an op takes them."""
+    return {
+        name: dtype_of(value) if isinstance(value, str) and value in DTYPES else value for name, value in values.items()
+    }
+
+
 def candidate_dtypes(entry: Any, values: Mapping[str, Any]) -> Iterator[dict[str, torch.dtype]]:
     """Every assignment of dtypes to the inputs of an entry, for a caller that knows only shapes.
 

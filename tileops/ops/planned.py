@@ -14,6 +14,7 @@ from tileops.kernels.base import CallSpec, DeviceFacts, Kernel, TensorSpec
 from tileops.manifest.workload import AbstractTensor, Call, cases
 from tileops.ops import selection
 from tileops.ops.base import Op
+from tileops.ops.dtypes import torch_parameters
 from tileops.ops.facts import CallFacts
 
 # Compute capabilities that a build machine compiles for, and the shared memory a block may ask for there.
@@ -69,7 +70,8 @@ def planned_calls(
 
 
 def _plan(op: type[Op], row: Call, device: DeviceFacts) -> Iterator[PlannedCall | RefusedCall]:
-    instance = op(**{name: row.values[name] for name in op.entry.signature.params})
+    values = torch_parameters(row.values)
+    instance = op(**{name: values[name] for name in op.entry.signature.params})
     (site,) = op.interfaces
     tensors = {**row.inputs, **row.outputs}
     names = (*op.entry.signature.inputs, *op.entry.signature.outputs)

@@ -1,0 +1,33 @@
+"""Every row of every operator can be planned without tensors, which `tileops warm` and `tune` start from."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from tileops import manifest
+from tileops.manifest.workload import cases
+from tileops.ops.planned import PlannedCall, device_for, planned_calls
+
+ENTRIES = [entry for entry in manifest.load_all().values() if entry.status == "implemented"]
+
+pytestmark = pytest.mark.in_tree_kernels
+
+
+@pytest.mark.parametrize("arch", [None, "sm_90a"], ids=["cpu", "sm_90a"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_row_is_planned_or_refused_with_a_reason(entry, arch):
+    op = getattr(import_module(f"tileops.{entry.family}"), entry.name)
+    device = device_for(arch)
+    if not any(device.type in kernel.devices for kernel in op.kernel_types.values()):
+        pytest.skip(f"{entry.name} has no kernel for {device.type}")
+    found = list(planned_calls(op, device))
+    assert {call.case_id for call in found} == {row.case_id for row in cases(entry)}
+    programs = 0
+    for call in found:
+        if isinstance(call, PlannedCall):
+            programs += len(call.kernel.programs(call.call, call.kernel.default_config(call.call)))
+        else:
+            assert call.reason
+    assert programs
