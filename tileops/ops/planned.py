@@ -76,14 +76,11 @@ def _plan(op: type[Op], row: Call, device: DeviceFacts) -> Iterator[PlannedCall 
     tensors = {**row.inputs, **row.outputs}
     names = (*op.entry.signature.inputs, *op.entry.signature.outputs)
     specs = {name: _spec(tensors.get(name), device) for name in names}
-    # An op that takes packed operands names the layouts; its calls are planned with and without.
-    layouts = (None, *getattr(op, "packed_layouts", lambda specs: ())(specs))
-    for layout in layouts if device.type == "cpu" else (None,):
-        call = instance._call_spec(CallFacts(device, specs, dict(row.indices), layout))
-        try:
-            yield PlannedCall(row.case_id, site, call, selection.choose(op.__name__, site, instance._sites[site], call))
-        except DispatchError as error:
-            yield RefusedCall(row.case_id, str(error))
+    call = instance._call_spec(CallFacts(device, specs, dict(row.indices)))
+    try:
+        yield PlannedCall(row.case_id, site, call, selection.choose(op.__name__, site, instance._sites[site], call))
+    except DispatchError as error:
+        yield RefusedCall(row.case_id, str(error))
 
 
 def _spec(tensor: AbstractTensor | None, device: DeviceFacts) -> TensorSpec | None:

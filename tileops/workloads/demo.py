@@ -243,9 +243,7 @@ def _measure_accuracy(
 
 def _baseline(name: str, weights: ModelWeights, max_len: int) -> measure.Decoder:
     if name == "packed":
-        baseline = onednn_packed(weights, max_len)
-        baseline.decode_form = baseline.prefill_form
-        return baseline
+        return onednn_packed(weights, max_len)
     from tileops.workloads.smollm2.frozen import FrozenDecoder
 
     return FrozenDecoder(weights, max_len)

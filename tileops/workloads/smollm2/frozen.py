@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tileops.workloads.smollm2.reference import with_norms_in_dtype
+from tileops.workloads.smollm2.reference import rotary_tables, with_norms_in_dtype
 from tileops.workloads.smollm2.weights import LayerWeights, ModelWeights
 
 
@@ -33,10 +33,9 @@ class _StaticDecoder(nn.Module):
             self.register_buffer(f"values_{index}", torch.zeros(shape, dtype=weights.dtype))
         self.embedding = nn.Parameter(weights.embedding, requires_grad=False)
         self.final_norm = nn.Parameter(weights.final_norm, requires_grad=False)
-        frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-        angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
-        self.register_buffer("cos", torch.cat([angles.cos(), angles.cos()], dim=1).to(weights.dtype))
-        self.register_buffer("sin", torch.cat([-angles.sin(), angles.sin()], dim=1).to(weights.dtype))
+        cos, sin = rotary_tables(config, max_len, weights.dtype)
+        self.register_buffer("cos", cos)
+        self.register_buffer("sin", sin)
 
     def _layer(self, index: int) -> LayerWeights:
         return LayerWeights(**{name: getattr(self, f"{name}_{index}") for name in LayerWeights.__annotations__})

@@ -37,8 +37,7 @@ class TileOpsDecoder:
         self.attention = GQADenseFwdOp(is_causal=True)
         self.silu_and_mul = SiluAndMulFwdOp()
         self.add = AddFwdOp()
-        matrices = [w for layer in weights.layers for w in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-        self.packs = [pack(matrix) for matrix in (*matrices, weights.embedding)] if packed else []
+        self.packs = [pack(matrix) for matrix in weights.matrices] if packed else []
         shape = (config.num_layers, 1, max_len, config.num_kv_heads, config.head_dim)
         self.keys, self.values = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
         self.positions = torch.arange(max_len)

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from tileops.workloads.smollm2.weights import ModelWeights
+from tileops.workloads.smollm2.weights import ModelConfig, ModelWeights
 
 Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -43,6 +43,14 @@ def with_norms_in_dtype(weights: ModelWeights) -> ModelWeights:
     return replace(weights, layers=layers, final_norm=weights.final_norm.to(dtype))
 
 
+def rotary_tables(config: ModelConfig, max_len: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines ``[max_len, head_dim]`` of every position, such that ``x cos + swap_halves(x) sin`` rotates."""
+    frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+    angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], dim=1).to(dtype), torch.cat([-sin, sin], dim=1).to(dtype)
+
+
 class TorchDecoder:
     """Llama-style decoder with a preallocated KV cache, batch 1.
 
@@ -62,10 +70,7 @@ class TorchDecoder:
         )
         self.prefill_form = self.decode_form = Formulation("sdpa", "fused")
         dtype = weights.dtype
-        frequencies = config.rope_base ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-        angles = torch.outer(torch.arange(max_len, dtype=torch.float64), frequencies)
-        self.cos = torch.cat([angles.cos(), angles.cos()], dim=1).to(dtype)
-        self.sin = torch.cat([-angles.sin(), angles.sin()], dim=1).to(dtype)
+        self.cos, self.sin = rotary_tables(config, max_len, dtype)
         shape = (config.num_layers, 1, config.num_kv_heads, max_len, config.head_dim)
         self.keys, self.values = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
         self.position = 0
@@ -170,8 +175,7 @@ class TorchDecoder:
 
 def onednn_packed(weights: ModelWeights, max_len: int) -> TorchDecoder:
     """The reference with every matrix packed once for oneDNN: PyTorch's strongest eager form."""
-    matrices = [w for layer in weights.layers for w in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    packed = {id(w): torch.ops.mkldnn._reorder_linear_weight(w, 1) for w in (*matrices, weights.embedding)}
+    packed = {id(w): torch.ops.mkldnn._reorder_linear_weight(w, 1) for w in weights.matrices}
 
     def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, packed[id(weight)], None, "none", [], "")

@@ -79,6 +79,11 @@ class ModelWeights:
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
 
+    @property
+    def matrices(self) -> list[torch.Tensor]:
+        """Every matrix that is multiplied by, in the order of use; the head last."""
+        return [w for x in self.layers for w in (x.qkv, x.output, x.gate_up, x.down)] + [self.embedding]
+
 
 def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
     """Dequantises every matrix to `dtype`, which is float32, bfloat16 or float16."""
