@@ -16,6 +16,9 @@ from tileops.kernels.gemm import _forms
 
 #: Rows of B (columns of the result) of a unit: two tiles.
 COLUMNS_AT_ONCE = 32
+#: Rows of B up to which the next 32 are fetched ahead, and how far each row itself is fetched ahead otherwise.
+FAR_ROW_BYTES = 16 << 10
+NEAR_BYTES = 1024
 
 
 def streamed_rows(panels: int) -> Callable[..., None]:
@@ -36,16 +39,18 @@ def streamed_rows(panels: int) -> Callable[..., None]:
     def finish(t: Any) -> None:
         t.amx_release()
 
-    @lang.tile("a: i64, stride: i64, rows: i64, b: i64, ldb: i64, steps: i64, d: i64, ldd: i64")
-    def multiply(t: Any, a: Any, stride: Any, rows: Any, b: Any, ldb: Any, steps: Any, d: Any, ldd: Any) -> None:
+    @lang.tile("a: i64, stride: i64, rows: i64, b: i64, ldb: i64, steps: i64, d: i64, ldd: i64, ahead: i64")
+    def multiply(
+        t: Any, a: Any, stride: Any, rows: Any, b: Any, ldb: Any, steps: Any, d: Any, ldd: Any, ahead: Any
+    ) -> None:
         for index in range(len(groups)):
             t.amx_zero(index)
 
         def step(k: Any, _: Any) -> None:
             row = b + k * line
             for i in range(COLUMNS_AT_ONCE):
-                # The next unit, while this one is computed: many short rows are too much for the hardware to foresee.
-                t.prefetch(row + ldb * (COLUMNS_AT_ONCE + i), locality=2)
+                # As many streams as this are too much for the hardware to foresee.
+                t.prefetch(row + ldb * i + ahead, locality=2)
             for j in range(panels):
                 t.amx_load(6 + j, a + stride * j + k * tile, line)
             for i in range(2):
@@ -73,13 +78,15 @@ def streamed_rows(panels: int) -> Callable[..., None]:
                 t.when(rows > m, write)
 
     def body(begin, end, tid, A, stride, B, ldb, D, ldd, M, N, steps):
+        # The next unit is fetched while this one is computed, unless both together would fill the cache.
+        ahead = COLUMNS_AT_ONCE * ldb if ldb <= FAR_ROW_BYTES else NEAR_BYTES
         start()
         for u in range(begin, end):
             n = u * COLUMNS_AT_ONCE
             if n > N - COLUMNS_AT_ONCE:
                 n = N - COLUMNS_AT_ONCE
             for m in range(0, M, rows_at_once):
-                multiply(A + m // 16 * stride, stride, M - m, B + n * ldb, ldb, steps, D + m * ldd + n * 2, ldd)
+                multiply(A + m // 16 * stride, stride, M - m, B + n * ldb, ldb, steps, D + m * ldd + n * 2, ldd, ahead)
         finish()
 
     return body

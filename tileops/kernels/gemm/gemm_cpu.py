@@ -163,7 +163,7 @@ def _tiles_of(form: str) -> dict[str, tuple[int, ...]]:
     """Values of the tile parameters for a form."""
     lanes = cpu_target().lanes
     if form.startswith("parts"):
-        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024), "prefetch": (0, 1, 4)}
+        return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024, 2048), "prefetch": (0, 1, 4)}
     shapes = {16: ((6, 12, 14), (2, 4)), 8: ((4, 6), (1,)), 4: ((2, 3), (1,))}[lanes]
     return {"MR": shapes[0], "NV": shapes[1], "KC": (256, 384, 512, 1024), "prefetch": (0, 1)}
 
@@ -215,7 +215,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             "NV": (1, 2, 4),
             "MC": (84, 168, 512, 504, 1024, 1008),
             "NC": (64, 128, 256, 512),
-            "KC": (256, 384, 512, 1024),
+            "KC": (256, 384, 512, 1024, 2048),
             "prefetch": (0, 1, 4),
         },
         constraints=(_fits,),
@@ -243,10 +243,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead
             # evicts them.
             prefetch = (0 if many else 4) if path(call).source == "rows" else 1
-            return {
-                "MR": 32, "NV": 2, "MC": 512, "NC": 256 if many else 64, "KC": 512 if parts == 1 else 256,
-                "prefetch": prefetch,
-            }  # fmt: skip
+            # Panels that one or two row blocks use need not stay in the first-level cache.
+            kc = 256 if parts > 1 else 512 if call.mnk[0] > 64 else 2048
+            return {"MR": 32, "NV": 2, "MC": 512, "NC": 256 if many else 64, "KC": kc, "prefetch": prefetch}
         lanes = cpu_target().lanes
         if lanes == 16:
             kc = 1024 if form == "pairs" else 384
