@@ -50,7 +50,7 @@ def test_prefill_lengths(dtype: torch.dtype, is_causal: bool, S_q: int, S_kv: in
 
 
 @pytest.mark.parametrize("S_q", [1, 3, 40])
-@pytest.mark.parametrize(("H", "H_kv"), [(3, 3), (9, 3), (4, 1), (8, 1), (10, 2), (7, 1)])
+@pytest.mark.parametrize(("H", "H_kv"), [(2, 2), (6, 3), (9, 3), (8, 1), (10, 2)])
 def test_groups(H: int, H_kv: int, S_q: int) -> None:
     q, k, v = qkv(torch.bfloat16, S_q, 100, H, H_kv)
     check(GQADenseFwdOp()(q, k, v), gqa_dense(q, k, v))
@@ -66,9 +66,9 @@ def test_prefill_head_dims(dtype: torch.dtype, D: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "D"),
     [
-        *((torch.bfloat16, D) for D in (7, 8, 80, 128, 256, 320)),
-        *((torch.float32, D) for D in (7, 24)),
-        *((torch.float16, D) for D in (80,)),
+        *((torch.bfloat16, D) for D in (7, 8, 80, 256, 320)),
+        *((torch.float32, D) for D in (7, 128)),
+        (torch.float16, 80),
     ],
 )
 def test_decode_head_dims(dtype: torch.dtype, D: int) -> None:
@@ -343,8 +343,9 @@ def test_portable_instruction_sets(level: str, dtype: torch.dtype) -> None:
         ):
             q, k, v = qkv(dtype, S_q, S_kv)
             check(GQADenseFwdOp(**params)(q, k, v), gqa_dense(q, k, v, **params), controls=True)
-        q, k, v = qkv(dtype, 40, 37, D=7)
-        check(GQADenseFwdOp()(q, k, v), gqa_dense(q, k, v))
+        if dtype == torch.float16:  # gathered element by element
+            q, k, v = qkv(dtype, 40, 37, D=7)
+            check(GQADenseFwdOp()(q, k, v), gqa_dense(q, k, v))
 
 
 def test_the_reference_is_attention() -> None:

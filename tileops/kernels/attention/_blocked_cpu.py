@@ -228,14 +228,20 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
                             queries + j * query_panel, query_panel, query_part,
                             scores + j * score_panel + r * vector, score_panel,
                         )  # fmt: skip
-                partial = key < all_low or key + count > all_high
+                # Keys before `before_all` and from `after_all` on are hidden from some query.
+                before_all = lesser(count, all_low - key)
+                after_all = greater(0, all_high - key)
+                if prescaled:
+                    before_all = count
                 for j in range(2 * pairs_used):
                     panel = scores + j * score_panel
                     if cap > 0.0:
                         cap_scores(count, panel, before, cap)
-                    if partial or prescaled:
-                        rescale = 1.0 if cap > 0.0 else before
-                        adjust(count, panel, key, lows + j * vector, highs + j * vector, rescale)
+                    rescale = 1.0 if cap > 0.0 else before
+                    low, high = lows + j * vector, highs + j * vector
+                    adjust(0, before_all, panel, key, low, high, rescale)
+                    if not prescaled:
+                        adjust(after_all, count, panel, key, low, high, 1.0)
                     old = ld(peaks + j * vector)
                     peak = lang.maxq(largest(count, panel) * factor, old)
                     base_peak = lang.select(peak == -math.inf, 0.0, peak)
@@ -288,10 +294,10 @@ def _tile_registers(amx: bool):
 
 
 def _adjust():
-    """``adjust(n, scores, key, lows, highs, scale)``: scales scores; -inf for keys outside the limits."""
+    """``adjust(start, stop, scores, key, lows, highs, scale)``: scales scores; -inf for keys outside the limits."""
 
-    @lang.tile("n: i64, scores: i64, key: i64, lows: i64, highs: i64, scale: f32")
-    def adjust(t, n, scores, key, lows, highs, scale):
+    @lang.tile("start: i64, stop: i64, scores: i64, key: i64, lows: i64, highs: i64, scale: f32")
+    def adjust(t, start, stop, scores, key, lows, highs, scale):
         low, high, scales = t.load_words(lows), t.load_words(highs), t.splat(scale)
 
         def step(i, _):
@@ -300,7 +306,7 @@ def _adjust():
             visible = (index >= low) & (index <= high)
             t.store("f32", place, t.select(visible, t.load("f32", place) * scales, -math.inf))
 
-        t.loop(0, n, 1, (), step)
+        t.loop(start, stop, 1, (), step)
 
     return adjust
 
