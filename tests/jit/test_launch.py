@@ -180,9 +180,10 @@ def test_a_missing_runtime_warns_once_and_runs_serial(monkeypatch):
     monkeypatch.setattr(parallel_module, "_from_system", lambda: None)
     parallel_module._launcher.cache_clear()
     try:
-        with pytest.warns(LauncherWarning, match="CPU kernels run on one thread"):
+        with settings.scope(launcher="auto"):
+            with pytest.warns(LauncherWarning, match="CPU kernels run on one thread"):
+                assert parallel_module.launcher().name == "serial"
             assert parallel_module.launcher().name == "serial"
-        assert parallel_module.launcher().name == "serial"
     finally:
         parallel_module._launcher.cache_clear()
 
@@ -217,6 +218,7 @@ def test_launcher_is_torch_s_own_runtime():
         "import torch\nfrom tileops.jit import parallel\nprint(parallel.launcher())\n"
         "print(*(f'{a}={b}' for a, b in parallel.describe()))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = {**os.environ, "TILEOPS_LAUNCHER": "auto"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert run.stdout.startswith("torch (")
     assert "threads=" in run.stdout

@@ -76,8 +76,10 @@ def _scales_natively(x):
 def exp(x):
     """Exponential, with subnormal results."""
     # Beyond these bounds the result is inf or 0 anyway; infinite x would make r NaN. NaN passes through both.
-    t, n, r = _reduce_exp(minq(89.0, maxq(-104.0, x)))
-    return scale_exp2(_expm1_reduced(r) + 1.0, n, t)
+    # Zeros are kept out of the scaling, which takes a hundred cycles where it underflows.
+    zero = x < -103.98
+    t, n, r = _reduce_exp(select(zero, 0.0, minq(89.0, x)))
+    return select(zero, 0.0, scale_exp2(_expm1_reduced(r) + 1.0, n, t))
 
 
 def _flushing_exp(x, reduce, reduced):
@@ -240,7 +242,8 @@ def gelu(x):
 
     ``Phi(-a) = exp(-a**2 / 2 + h(a)) / 2`` with h nearly linear: a polynomial fitted to ``log(erfcx)``.
     """
-    a = minq(14.5, abs_(x))
+    zero = abs_(x) > 13.0  # where the tail underflows, which would be slow to scale
+    a = minq(13.0, abs_(x))
     square = a * a
     error = fma_exact(a, a, -square)
     h = polynomial(
@@ -252,7 +255,7 @@ def gelu(x):
     t = fma(fma(square, -0.5, small), _LOG2E, _ROUND)
     n = t - _ROUND
     r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, -0.5 * square)) + small
-    tail = scale_exp2(_expm1_reduced(r) + 1.0, n, t)  # erfc(|x| / sqrt(2))
+    tail = select(zero, 0.0, scale_exp2(_expm1_reduced(r) + 1.0, n, t))  # erfc(|x| / sqrt(2))
     return 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
 
 
