@@ -34,7 +34,7 @@ demo: $(VENV)/.installed ## a language model on our operators, beside PyTorch
 
 test: $(VENV)/.installed-test lint ## everything CI checks
 	$(BIN)/tileops validate
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not serial and not nightly" --durations 15 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 -m "not serial and not nightly" --durations 15 $(ARGS)
 	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS)
 
 lint: $(VENV)/.installed-test ## formatting, lint and types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -37,6 +38,27 @@ def _value(entry: jit.Entry) -> int:
     out = torch.zeros(1, dtype=torch.int64)
     entry.launch(0, 1, out.data_ptr())
     return int(out)
+
+
+def test_a_launcher_keeps_what_it_needs():
+    """The interpreter reads a built-in's definition when it collects garbage, long after its entry is gone."""
+    launchers = []
+    for number in range(40):
+        launchers.append(jit.get_entry(_numbered(number % 4)).launch)
+        if number % 4 == 3:
+            jit.reset()
+    gc.collect()
+    # What was freed is used again, with bits that a collector would follow if it took them for a definition.
+    filler = [bytes([255]) * size for size in range(16, 96, 8) for _ in range(2000)]
+    gc.collect()
+    out = torch.zeros(1, dtype=torch.int64)
+    for number, launch in enumerate(launchers):
+        launch(0, 1, out.data_ptr())
+        assert int(out) == number % 4
+        assert launch.__name__.startswith("numbered")
+    del launchers
+    gc.collect()
+    assert len(filler) == 20_000
 
 
 def test_compiled_once_then_memory_then_store():

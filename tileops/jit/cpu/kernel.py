@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import platform
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -27,36 +28,24 @@ _NUMBA_SYMBOLS = (
 )
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
 class CpuEntry:
     """A loaded CPU kernel.
 
     Attributes:
-        launch: ``launch(threads, n, *args)``; see `tileops.jit.cpu.wrapper`. It must not outlive the entry.
+        launch: ``launch(threads, n, *args)``; see `tileops.jit.cpu.wrapper`. It keeps its code in memory.
         program: what was compiled.
         facts: facts of the artifact.
     """
 
-    __slots__ = ("_loaded", "_method", "facts", "launch", "program")
+    __slots__ = ("facts", "launch", "program")
 
     launch: Callable[..., None]
 
     def __init__(self, program: Program, loaded: Loaded, facts: dict[str, Any]) -> None:
         self.program = program
         self.facts = facts
-        self._loaded = loaded
-        address = loaded.addresses[wrapper.ENTRY]
         doc = f"launch(threads, n{''.join(', ' + kind for kind in program.args)})"
-        self._method = _MethodDef(program.name.encode(), address, _METH_FASTCALL, doc.encode())
-        self.launch = _new_function(ctypes.addressof(self._method), None, None)
+        self.launch = _builtin(program.name, loaded, doc)
 
     def __repr__(self) -> str:
         return f"CpuEntry({self.program})"
@@ -64,7 +53,28 @@ class CpuEntry:
 
 _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype = ctypes.py_object
-_new_function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+_new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+
+
+def _builtin(name: str, loaded: Loaded, doc: str) -> Callable[..., None]:
+    """A built-in function of Python that runs the entry point of `loaded`.
+
+    The interpreter reads a built-in function's ``PyMethodDef`` when it collects garbage and when it frees the
+    function, so the definition must outlive the function: it is kept by ``__self__``, which is the last thing a
+    function lets go of. It lies in a bytes object because the collector cannot clear one (it can a ctypes structure).
+    """
+    strings = (name.encode(), doc.encode())
+    definition = struct.pack(
+        "@PPiP", _buffer(strings[0]), loaded.addresses[wrapper.ENTRY], _METH_FASTCALL, _buffer(strings[1])
+    )
+    return _new_function(_buffer(definition), (loaded, definition, *strings), None)
+
+
+def _buffer(data: bytes) -> int:
+    """The address of the zero-terminated contents of `data`."""
+    address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def compile_program(program: Program, target: CpuTarget) -> Artifact:
