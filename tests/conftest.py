@@ -30,6 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tileops-target", default=None, help="target of ops that name none (default: builtin)")
 
 
+def pytest_report_header() -> list[str]:
+    """What a failure may depend on: the CPU and how kernels are launched here."""
+    from tileops import jit
+    from tileops.jit import parallel
+
+    target = jit.cpu_target()
+    return [f"tileops: CPU {target}, AMX {target.has_amx}, {os.cpu_count()} cores, launcher {parallel.launcher()}"]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if "TILEOPS_CACHE_DIR" not in os.environ:
         # In the controller, before workers start: they inherit it.
