@@ -62,10 +62,12 @@ class Problem:
     Attributes:
         field: path of the field inside the entry, for example ``signature.inputs.x.dtype``.
         message: what is wrong and what to write instead.
+        unreadable: the field has no value; checks that read it are skipped. False for a key that nothing reads.
     """
 
     field: str
     message: str
+    unreadable: bool = True
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,8 @@ class Reader:
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
 
-    def report(self, where: str, message: str) -> None:
-        self.problems.append(Problem(where, message))
+    def report(self, where: str, message: str, *, unreadable: bool = True) -> None:
+        self.problems.append(Problem(where, message, unreadable))
 
     def mapping(self, value: Any, where: str, *, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
         """`value` as a mapping with string keys, without unknown keys; {} where it is none."""
@@ -262,7 +264,7 @@ class Reader:
         )
         for key in odd:
             known = f"; known are {', '.join(keys)}" if keys is not None else "; names are strings"
-            self.report(where, f"unknown key {key!r}{known}")
+            self.report(where, f"unknown key {key!r}{known}", unreadable=False)
         return {key: item for key, item in value.items() if key not in odd}
 
     def sequence(self, value: Any, where: str) -> list[Any]:
