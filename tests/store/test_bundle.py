@@ -19,7 +19,7 @@ from tileops.jit.store import Store, default_store
 @pytest.fixture
 def bundle(tmp_path) -> Path:
     path = tmp_path / "kernels.tobundle"
-    write_bundle(path, filled(tmp_path / "source", 40).encoded(), {"r": b"a record"})
+    write_bundle(path, dict(filled(tmp_path / "source", 40).encoded()), {"r": b"a record"})
     return path
 
 

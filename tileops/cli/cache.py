@@ -67,7 +67,7 @@ def export(
     from tileops.jit.bundle import write_bundle
     from tileops.jit.store import default_store
 
-    kernels = default_store().encoded()
+    kernels = dict(default_store().encoded())
     records = {row.name: row.value for row in default_records().disk.rows()}
     try:
         write_bundle(file, kernels, records)

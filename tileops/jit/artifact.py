@@ -60,7 +60,11 @@ def canonical_json(value: Any) -> str:
         TypeError: `value` holds something else than None, bool, int, float, str, NumPy scalars, and tuples,
             lists and string-keyed mappings of these.
     """
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _text(_plain(value))
+
+
+def _text(plain: Any) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -75,12 +79,12 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The fields, by dotted name, in which two keys differ: ``{field: (wanted, found)}``."""
-    left, right = flatten(_plain(wanted)), flatten(_plain(found))
+    """The fields, by dotted name, in which a key and one read from a header differ: ``{field: (wanted, found)}``."""
+    left, right = flatten(_plain(wanted)), flatten(found)  # `found` comes from a header, where all is plain
     return {
         name: (left.get(name), right.get(name))
         for name in sorted(left.keys() | right.keys())
-        if name not in left or name not in right or canonical_json(left[name]) != canonical_json(right[name])
+        if name not in left or name not in right or _text(left[name]) != _text(right[name])
     }
 
 
@@ -152,7 +156,7 @@ class Artifact:
             ArtifactError: `data` is damaged, of another version, or belongs to another key.
         """
         header, start = _read_header(data)
-        if key is not None and canonical_json(header["key"]) != key.text:
+        if key is not None and _text(header["key"]) != key.text:
             raise ArtifactError("the entry belongs to another key")
         payload = memoryview(data)[start:]
         if hashlib.sha256(payload).hexdigest() != header["sha256"]:
@@ -174,6 +178,19 @@ def read_header(data: bytes) -> dict[str, Any]:
         ArtifactError: the header is damaged or of another version.
     """
     return _read_header(data)[0]
+
+
+def check_intact(data: bytes, digest: str) -> dict[str, Any]:
+    """The header of `data`, after checking every byte of it and that it belongs under `digest`.
+
+    Raises:
+        ArtifactError: `data` is damaged, of another version, or belongs to another key.
+    """
+    Artifact.decode(data)
+    header = read_header(data)
+    if hashlib.sha256(_text(header["key"]).encode()).hexdigest() != digest:
+        raise ArtifactError("the entry belongs to another key")
+    return header
 
 
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:

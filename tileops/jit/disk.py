@@ -17,18 +17,18 @@ import os
 import shutil
 import sqlite3
 import stat
-import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tileops.errors import CacheWarning
+from tileops.jit.database import BUSY, BUSY_SECONDS, TRANSIENT, behind, damage_of, open_cache, primary_code, transaction
 from tileops.jit.mounts import NETWORK, filesystem_of
 
 if TYPE_CHECKING:
@@ -38,24 +38,9 @@ log = logging.getLogger("tileops.cache")
 T = TypeVar("T")
 
 _DATABASE = "cache.db"
-_BUSY_SECONDS = 10.0  # how long a transaction waits for another process's
 _LOCK_SECONDS = 300.0  # how long a build waits for another process's build of the same kernel
 _FRESH_SECONDS = 60.0  # a last-used stamp younger than this is not written again
 _QUARANTINED = 4  # damaged databases and entries kept for inspection, each
-
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-# Outcomes of SQLite that say nothing about the contents: someone else writes, the disk is full or
-# read-only, ...
-_TRANSIENT = {
-    *_BUSY,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_AUTH,
-    sqlite3.SQLITE_NOLFS,
-    sqlite3.SQLITE_INTERRUPT,
-}
 
 
 def private_refusal(path: Path, trust_group: bool = False) -> str | None:
@@ -81,10 +66,19 @@ def private_refusal(path: Path, trust_group: bool = False) -> str | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One stored value with its times (seconds since the epoch)."""
+    """One stored value, or its beginning, with its times (seconds since the epoch).
+
+    Attributes:
+        name: what it is stored under.
+        value: the bytes asked for.
+        size: bytes of the whole value.
+        stored: when it was written.
+        used: when it was last read, or written.
+    """
 
     name: str
     value: bytes
+    size: int
     stored: float
     used: float
 
@@ -179,24 +173,53 @@ class ByteStore:
 
         return self._attempt("remove", remove, False)
 
-    def rows(self) -> list[Row]:
-        """Every stored value, the most recently used first. Does not count as use."""
+    def rows(self, head: int | None = None) -> list[Row]:
+        """Every stored value, the most recently used first. Does not count as use.
+
+        Args:
+            head: read at most this many bytes of each value.
+        """
 
         def read() -> list[Row]:
             connection = self._open_reader()
             if connection is None:
                 return []
+            value = "value" if head is None else f"substr(value, 1, {int(head)})"
             found = connection.execute(
-                "SELECT key, value, store_time, access_time FROM Cache WHERE raw = 1 AND mode = 1"
-                " ORDER BY access_time DESC"
+                f"SELECT key, {value}, length(value), store_time, access_time FROM Cache"
+                " WHERE raw = 1 AND mode = 1 ORDER BY access_time DESC"
             ).fetchall()
-            return [
-                Row(name, value, stored, max(used, self._used.get(name, 0.0)))
-                for name, value, stored, used in found
+            rows = [
+                Row(name, value, size, stored, max(used, self._used.get(name, 0.0)))
+                for name, value, size, stored, used in found
                 if type(name) is str and type(value) is bytes
             ]
+            return sorted(rows, key=lambda row: -row.used)
 
         return self._attempt("read", read, [])
+
+    def peek(self, name: str) -> bytes | None:
+        """Like `get`, but does not count as use."""
+        known = self._used.get(name)
+        value = self.get(name)
+        if known is None:
+            self._used.pop(name, None)
+        return value
+
+    def drop(self, names: Sequence[str]) -> int:
+        """Removes the values under `names` in one step; the number removed."""
+
+        def remove() -> int:
+            connection = self._open_reader()
+            if connection is None or not names:
+                return 0
+            with transaction(connection):
+                done = connection.executemany(
+                    "DELETE FROM Cache WHERE key = ? AND raw = 1", [(name,) for name in names]
+                )
+            return done.rowcount
+
+        return self._attempt("remove", remove, 0)
 
     def clear(self) -> int:
         """Removes every value; the number removed."""
@@ -238,6 +261,26 @@ class ByteStore:
             if not os.access(parent, os.W_OK):
                 return f"{self.root} does not exist and cannot be created"
         return "ok" if (self.directory / _DATABASE).exists() else "empty"
+
+    def damage(self) -> list[str]:
+        """What is wrong with the database file; empty where it is sound or there is none. Moves nothing away.
+
+        Raises:
+            OSError: it cannot be examined.
+        """
+        path = self.directory / _DATABASE
+        if not self._usable() or not os.path.lexists(path):
+            return []
+        if not path.is_file():
+            return [f"{path} is not a file"]
+        return damage_of(path)
+
+    def kept_aside(self) -> int:
+        """Number of damaged entries and databases that lie in the quarantine."""
+        try:
+            return len(os.listdir(self.root / "quarantine"))
+        except OSError:
+            return 0
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -319,7 +362,7 @@ class ByteStore:
             self._reader = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw",
                 uri=True,
-                timeout=_BUSY_SECONDS,
+                timeout=BUSY_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,
             )
@@ -355,7 +398,7 @@ class ByteStore:
         connection = self._open_reader()
         if connection is None or not self._used:
             return
-        with _transaction(connection):
+        with transaction(connection):
             connection.executemany(
                 "UPDATE Cache SET access_time = max(access_time, ?) WHERE key = ? AND raw = 1",
                 [(used, name) for name, used in self._used.items()],
@@ -373,7 +416,7 @@ class ByteStore:
         if excess <= 0:
             return
         dropped = []
-        with _transaction(connection):
+        with transaction(connection):
             oldest = connection.execute(
                 "SELECT rowid, length(value) FROM Cache WHERE key != ? ORDER BY access_time", (keep,)
             )
@@ -396,7 +439,7 @@ class ByteStore:
         """`action()`, or `default` after a fault. Damage moves the database away and `action` runs again."""
         if not self._usable():
             return default
-        patience = time.monotonic() + _BUSY_SECONDS
+        patience = time.monotonic() + BUSY_SECONDS
         moved_away = False
         with self._mutex:
             while True:
@@ -406,9 +449,9 @@ class ByteStore:
                     self._fault(what, error)
                     return default
                 except Exception as error:  # diskcache meets damage with TypeError, KeyError, ... as well
-                    fault = _behind(error)
-                    code = _primary_code(fault)
-                    if code in _BUSY and time.monotonic() < patience:
+                    fault = behind(error)
+                    code = primary_code(fault)
+                    if code in BUSY and time.monotonic() < patience:
                         # SQLite itself does not wait while another process undoes a killed writer's work.
                         time.sleep(0.01)
                         continue
@@ -422,7 +465,7 @@ class ByteStore:
     def _is_damage(self, code: int | None) -> bool:
         if code == sqlite3.SQLITE_CANTOPEN:
             return not (self.directory / _DATABASE).is_file()
-        return code not in _TRANSIENT
+        return code not in TRANSIENT
 
     def _fault(self, what: str, error: BaseException) -> None:
         self._last_fault = f"cannot {what} it: {type(error).__name__}: {error}"
@@ -486,82 +529,6 @@ class ByteStore:
         self._reader = self._writer = None
         self._used = {}
         self._mutex = threading.RLock()
-
-
-def open_cache(path: str, *, durable: bool) -> diskcache.Cache:
-    """A `diskcache.Cache` whose values are bytes inside the database.
-
-    Args:
-        path: absolute path of its directory.
-        durable: survive a power cut. Kernels need not: what a cut damages is noticed and compiled again.
-    """
-    import diskcache
-    from diskcache.core import MODE_RAW
-
-    class BytesDisk(diskcache.Disk):
-        """Stores and reads bytes only: a row that asks for unpickling, or for a file, is damage
-        (CVE-2025-69872).
-        """
-
-        def put(self, key: Any) -> tuple[Any, bool]:
-            if type(key) is not str:
-                raise TypeError(f"a name in this store is a string, not {type(key).__name__}")
-            return key, True
-
-        def get(self, key: Any, raw: Any) -> Any:
-            if not raw:
-                raise sqlite3.DatabaseError("a name in this store is pickled")
-            return key
-
-        def store(self, value: Any, read: bool, key: Any = None) -> tuple[int, int, None, Any]:
-            if type(value) is not bytes or read:
-                raise TypeError(f"a value of this store is bytes, not {type(value).__name__}")
-            return 0, MODE_RAW, None, sqlite3.Binary(value)
-
-        def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> bytes:
-            if mode != MODE_RAW or type(value) is not bytes or read:
-                raise sqlite3.DatabaseError("a value of this store is not plain bytes")
-            return value
-
-        def remove(self, file_path: str) -> None:
-            raise sqlite3.DatabaseError("a value of this store names a file")
-
-    return diskcache.Cache(
-        path,
-        timeout=_BUSY_SECONDS,
-        disk=BytesDisk,
-        eviction_policy="none",  # `ByteStore._evict` does it: diskcache drops ten rows at a time
-        cull_limit=0,
-        size_limit=sys.maxsize,
-        disk_min_file_size=sys.maxsize,
-        # A write-ahead log needs shared memory, which network file systems lack, and its size is not
-        # bounded by ours.
-        sqlite_journal_mode="delete",
-        sqlite_synchronous=1 if durable else 0,
-        sqlite_mmap_size=0,
-    )
-
-
-def _behind(error: Exception) -> BaseException:
-    """What SQLite said, where diskcache reports it as its own ``Timeout`` whatever it was."""
-    return error.__context__ if type(error).__name__ == "Timeout" and error.__context__ else error
-
-
-def _primary_code(fault: BaseException) -> int | None:
-    """SQLite's result code without its extension; None for other errors."""
-    code = getattr(fault, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 _stores: weakref.WeakSet[ByteStore] = weakref.WeakSet()

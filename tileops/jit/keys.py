@@ -67,6 +67,26 @@ def key_for(program: Program, target: Target) -> ArtifactKey:
     return ArtifactKey(fields)
 
 
+def stale_reason(fields: Mapping[str, Any]) -> str | None:
+    """Why no process of this installation will ask for the kernel of a key again, or None.
+
+    Says nothing about the target: a store may serve machines of several kinds.
+    """
+    if fields.get("schema") != SCHEMA:
+        return "made by another version of tileops"
+    device, package = fields["device"], fields["factory"].partition(":")[0].partition(".")[0]
+    installed = compiler_versions(device)
+    for name, version in fields["versions"].items():
+        if installed.get(name) != version:
+            return f"compiled with {name} {version}, installed is {installed.get(name)}"
+    if device == "cpu" and fields["python"] != sysconfig.get_config_var("SOABI"):
+        return f"compiled for Python {fields['python']}"
+    try:
+        return None if fields["sources"] == source_fingerprint(package) else "its sources have changed"
+    except KernelCompileError:
+        return f"the package {package} is not installed"
+
+
 @cache
 def compiler_versions(device: str) -> Mapping[str, str | None]:
     """Versions of the distributions that turn a program into code for `device`; None where one is not

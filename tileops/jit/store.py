@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from tileops import settings
-from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, differences, read_header
+from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, check_intact, differences, read_header
 from tileops.jit.disk import ByteStore, log
+from tileops.jit.keys import stale_reason
 
 #: Subdirectory of compiled kernels; a new number where old entries would be misread.
 KERNELS = "kernels-1"
@@ -40,6 +42,9 @@ _DTYPES = (
     "c64",
     "c128",
 )
+#: Bytes of an entry that are read to learn what it is; a longer header is read with the whole entry.
+_HEAD_BYTES = 64 << 10
+
 _built_for: ContextVar[str | None] = ContextVar("tileops_built_for", default=None)
 
 
@@ -69,6 +74,8 @@ class StoredEntry:
         size: bytes.
         last_used: time of the last load in a process, UTC.
         fields: the whole key.
+        facts: what is recorded beside the key: the operator, entry names, compile seconds.
+        place: the cache directory or the bundle that holds it.
     """
 
     key: str
@@ -80,6 +87,8 @@ class StoredEntry:
     size: int
     last_used: datetime
     fields: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the fields of the key."""
@@ -93,6 +102,21 @@ class StoredEntry:
             "size": self.size,
             "last_used": self.last_used.isoformat(timespec="seconds"),
         }
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An entry that would not be used.
+
+    Attributes:
+        place: the cache directory or the bundle that holds it.
+        name: its key, or "database" for the whole file.
+        reason: what is wrong.
+    """
+
+    place: str
+    name: str
+    reason: str
 
 
 @contextlib.contextmanager
@@ -173,6 +197,13 @@ class Store:
         self._disk.warn(f"the entry {key.digest} of the kernel cache at {self._disk.directory} is not used: {reason}")
         self._disk.discard(key.digest, keep_copy=True)
 
+    def place_of(self, key: ArtifactKey) -> str | None:
+        """The bundle or directory that would serve `key`, or None. Does not count as use."""
+        for bundle in self.bundles:
+            if bundle.get(key.digest) is not None:
+                return str(bundle)
+        return str(self._disk.directory) if self._disk.peek(key.digest) is not None else None
+
     def nearest(self, key: ArtifactKey) -> tuple[str, dict[str, tuple[Any, Any]]] | None:
         """The stored key most like `key`: its digest and ``{field: (wanted, stored)}``. None in an empty
         store.
@@ -180,53 +211,119 @@ class Store:
         Kernels of the same factory come first, then those that differ in the fewest fields.
         """
         best: tuple[tuple[bool, int, str], dict[str, tuple[Any, Any]]] | None = None
-        for digest, header, _, _ in self._headers():
-            differing = differences(key.fields, header["key"])
-            rank = ("factory" in differing, len(differing), digest)
+        for entry in self.entries(bundles=True):
+            differing = differences(key.fields, entry.fields)
+            rank = ("factory" in differing, len(differing), entry.key)
             if best is None or rank < best[0]:
                 best = rank, differing
         return None if best is None else (best[0][2], best[1])
 
-    def entries(self) -> list[StoredEntry]:
-        """Every intact entry of the cache directory, the most recently used first."""
-        return [_summary(digest, header, size, used) for digest, header, size, used in self._headers(bundles=False)]
+    def entries(self, bundles: bool = False) -> list[StoredEntry]:
+        """Every readable entry of the cache directory, the most recently used first; then those of the bundles."""
+        found = []
+        for row in self._disk.rows(head=_HEAD_BYTES):
+            try:
+                header = read_header(row.value)
+            except ArtifactError:
+                try:
+                    header = read_header(self._disk.peek(row.name) or b"")
+                except ArtifactError as error:
+                    log.debug("skipped the damaged entry %s: %s", row.name, error)
+                    continue
+            found.append(_summary(row.name, header, row.size, row.used, str(self._disk.directory)))
+        for bundle in self.bundles if bundles else ():
+            for digest in bundle.digests():
+                data = bundle.get(digest) or b""
+                try:
+                    found.append(_summary(digest, read_header(data), len(data), 0.0, str(bundle)))
+                except ArtifactError as error:
+                    log.debug("skipped the damaged entry %s of %s: %s", digest, bundle, error)
+        return found
 
     def info(self) -> dict[str, Any]:
-        """Directory, state, number of entries, bytes, limit and bundles, as plain values."""
+        """Directory, state, number of entries, bytes, limit, damaged files kept and bundles, as plain values."""
         return {
             "directory": str(self.root),
             "state": self._disk.state(),
             "entries": self._disk.count(),
             "bytes": self._disk.size(),
             "size_limit": self._disk.size_limit,
+            "quarantine": self._disk.kept_aside(),
             "bundles": [str(bundle) for bundle in self.bundles],
         }
 
-    def encoded(self) -> dict[str, bytes]:
-        """Every entry of the cache directory as stored, by digest."""
-        return {row.name: row.value for row in self._disk.rows()}
+    def verify(self) -> tuple[int, list[Damage]]:
+        """Checks every byte of every entry, of the bundles too: entries looked at, and those that would not be used.
+
+        Raises:
+            OSError: the database cannot be examined.
+        """
+        places: list[tuple[str, list[str], Callable[[str], bytes | None]]] = []
+        damage = [Damage(str(self._disk.directory), "database", reason) for reason in self._disk.damage()]
+        if not damage:
+            names = [row.name for row in self._disk.rows(head=0)]
+            places.append((str(self._disk.directory), names, self._disk.peek))
+        places += [(str(bundle), list(bundle.digests()), bundle.get) for bundle in self.bundles]
+        checked = 0
+        for place, names, read in places:
+            for name in names:
+                data = read(name)
+                if data is None:
+                    continue  # another process has just dropped it
+                checked += 1
+                try:
+                    check_intact(data, name)
+                except ArtifactError as error:
+                    damage.append(Damage(place, name, str(error)))
+        return checked, damage
+
+    def encoded(self, digests: Sequence[str] | None = None) -> Iterator[tuple[str, bytes]]:
+        """Entries of the cache directory as stored, with their keys; all of them, or those of `digests` it has."""
+        names = [row.name for row in self._disk.rows(head=0)] if digests is None else digests
+        for name in names:
+            data = self._disk.peek(name)
+            if data is not None:
+                yield name, data
+
+    def put_encoded(self, digest: str, data: bytes) -> bool:
+        """Publishes an entry that `encoded` gave, here or elsewhere. False where that was not possible.
+
+        Raises:
+            ArtifactError: it is damaged, or belongs to another key.
+        """
+        check_intact(data, digest)
+        return self._disk.put(digest, data)
+
+    def prunable(
+        self, *, size: int | None = None, unused_for: float | None = None, stale: bool = False
+    ) -> list[StoredEntry]:
+        """Entries of the cache directory that may go, those used longest ago first.
+
+        Args:
+            size: enough entries that the others take at most this many bytes.
+            unused_for: entries that were not used for this many seconds.
+            stale: entries that this installation will not ask for again (other sources or compilers).
+        """
+        now = time.time()
+        found, chosen = self.entries(), []
+        kept = sum(entry.size for entry in found)
+        for entry in reversed(found):
+            unused = unused_for is not None and now - entry.last_used.timestamp() > unused_for
+            if unused or (size is not None and kept > size) or (stale and stale_reason(entry.fields) is not None):
+                chosen.append(entry)
+                kept -= entry.size
+        return chosen
+
+    def remove(self, digests: Sequence[str]) -> int:
+        """Removes entries of the cache directory; the number removed."""
+        return self._disk.drop(digests)
 
     def clear(self) -> int:
         """Removes every compiled kernel of the cache directory; the number removed. Tuning records stay."""
         return self._disk.clear()
 
-    def _headers(self, bundles: bool = True) -> Iterator[tuple[str, dict[str, Any], int, float]]:
-        for row in self._disk.rows():
-            try:
-                yield row.name, read_header(row.value), len(row.value), row.used
-            except ArtifactError as error:
-                log.debug("skipped the damaged entry %s: %s", row.name, error)
-        for bundle in self.bundles if bundles else ():
-            for digest in bundle.digests():
-                data = bundle.get(digest)
-                if data is not None:
-                    try:
-                        yield digest, read_header(data), len(data), 0.0
-                    except ArtifactError as error:
-                        log.debug("skipped the damaged entry %s of %s: %s", digest, bundle, error)
 
-
-def _summary(digest: str, header: Mapping[str, Any], size: int, used: float) -> StoredEntry:
+def _summary(digest: str, header: Mapping[str, Any], size: int, used: float, place: str) -> StoredEntry:
     fields = header["key"]
     config = fields.get("config", {})
     factory = fields.get("factory", "?")
@@ -242,6 +339,8 @@ def _summary(digest: str, header: Mapping[str, Any], size: int, used: float) -> 
         size=size,
         last_used=datetime.fromtimestamp(used, UTC),
         fields=fields,
+        facts=header["facts"],
+        place=place,
     )
 
 
