@@ -1,0 +1,54 @@
+"""A call of every operator, with the types that an editor shows.
+
+Run it, or hand it to a type checker: constructors and calls are typed, so a wrong keyword, a missing tensor or
+a string where a number belongs is an error before anything runs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tileops.attention import GQADenseFwdOp
+from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
+from tileops.gemm import GemmFwdOp, PackedWeight, pack
+from tileops.norm import RMSNormFwdOp
+from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
+
+
+def elementwise(x: torch.Tensor) -> torch.Tensor:
+    halved: torch.Tensor = SiluAndMulFwdOp()(x)
+    return AddFwdOp(alpha=0.5)(halved, halved)
+
+
+def norm(x: torch.Tensor) -> torch.Tensor:
+    plain: torch.Tensor = RMSNormFwdOp((x.shape[-1],))(x)
+    return RMSNormFwdOp(normalized_shape=(x.shape[-1],), eps=1e-5)(plain, weight=torch.ones(x.shape[-1]))
+
+
+def gemm(x: torch.Tensor) -> torch.Tensor:
+    weight = torch.randn(8, x.shape[-1])
+    packed: PackedWeight = pack(weight)
+    result: torch.Tensor = GemmFwdOp(trans_b=True)(x, weight)
+    assert packed.shape == (8, x.shape[-1])
+    return result
+
+
+def rope(x: torch.Tensor) -> torch.Tensor:
+    rotated: torch.Tensor = RoPEFwdOp(rope_layout="interleaved")(x)
+    positions = torch.arange(x.shape[1])
+    return RoPENeoxPositionIdsFwdOp(max_position=64)(rotated[0], positions)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return GQADenseFwdOp(is_causal=True, sm_scale=0.125)(q, k, v)
+
+
+def main() -> None:
+    x = torch.randn(4, 16)
+    heads = torch.randn(1, 6, 2, 16)
+    for result in (elementwise(x), norm(x), gemm(x), rope(heads), attention(heads, heads, heads)):
+        print(tuple(result.shape), result.dtype)
+
+
+if __name__ == "__main__":
+    main()
