@@ -1,7 +1,5 @@
 #!/usr/bin/env python
-"""Checks the operator manifest: ``python scripts/validate_manifest.py [--check-op NAME] [--levels ...]
-[--json]``.
-"""
+"""Checks the operator manifest: ``python scripts/validate_manifest.py [--check-op NAME] [--levels ...] [--json]``."""
 
 from __future__ import annotations
 
@@ -10,4 +8,8 @@ import sys
 from tileops.manifest.validate import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader of a pipe went away
+        sys.stderr.close()
+        sys.exit(0)

@@ -313,7 +313,7 @@ MUTATIONS: list[tuple[Change, str]] = [
     ),
     (
         lambda f: f.update(composition={"kind": "composite", "stages": [{"name": "x", "op": "YFwdOp"}]}),
-        "composition.stages: stage x: there is no entry 'YFwdOp'",
+        "composition.stages[0].op: there is no entry 'YFwdOp'",
     ),
     (
         lambda f: f.update(composition={"kind": "composite", "stages": [{"name": "x", "op": "Y", "kernel": "k"}]}),

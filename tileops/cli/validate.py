@@ -14,6 +14,13 @@ def command(
     levels: Annotated[
         str, typer.Option("--levels", help="Levels to check (comma-separated).")
     ] = "schema,signature,bench",
+    static: Annotated[
+        bool, typer.Option("--static", help="Do not compare entries with code (needs neither torch nor Numba).")
+    ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", help="Print this entry's branches, inference plans, indices and generated checks."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check every manifest entry; exit code 1 if one has an error, 2 for bad flags."""
@@ -22,6 +29,7 @@ def command(
     arguments = ["--levels", levels]
     if check_op is not None:
         arguments += ["--check-op", check_op]
-    if as_json:
-        arguments.append("--json")
+    if explain is not None:
+        arguments += ["--explain", explain]
+    arguments += ["--static"] * static + ["--json"] * as_json
     raise typer.Exit(validate.main(arguments))

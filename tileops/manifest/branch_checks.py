@@ -1,8 +1,9 @@
-"""Checks of one entry at its discriminant points: families, kinds and plans of every branch, and the rows."""
+"""Checks of one entry at its discriminant points: families, kinds, metadata, aliases and plans of every branch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -18,16 +19,18 @@ from tileops.manifest.branch import (
     discriminants,
     group_discriminants,
     is_domain_restriction,
+    obeys_invariants,
     point_facts,
     settle_presence,
 )
-from tileops.manifest.checks import Finding, global_scope, wanted
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
 from tileops.manifest.expr import Expr, ExpressionError, Facts, Scope, Segment, fold, infer
+from tileops.manifest.expr.syntax import call_name
+from tileops.manifest.kind_checks import Finding, global_scope, wanted
 from tileops.manifest.plan import plan_branch
+from tileops.manifest.primitives import GENERATORS, PREDICATES, DomainError, Member
 from tileops.manifest.signature import Signature
-from tileops.manifest.workload import Call, RowError, instantiate, repeated_case_ids, row_name
 
 #: More combinations of one group than this are not enumerated.
 MAX_COMBINATIONS = 256
@@ -85,6 +88,8 @@ def _accepted(
     signature: Signature, choices: tuple[Discriminant, ...], restrictions: list[Expr], values: dict[str, Any]
 ) -> bool:
     facts = settle_presence(signature, point_facts(choices, values))
+    if not obeys_invariants(signature, facts):
+        return False
     lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
     constants = {
         **facts.constants,
@@ -120,9 +125,9 @@ def check_branches(entry: Entry) -> Iterator[Finding]:
         if not isinstance(item, Branch):
             yield item
             continue
-        kinds = list(_branch_kinds(item))
-        yield from kinds
-        if kinds:
+        faults = [*_branch_kinds(item), *_branch_metadata(item), *_branch_aliases(item)]
+        yield from faults
+        if faults:
             continue
         try:
             plan_branch(item)
@@ -132,10 +137,9 @@ def check_branches(entry: Entry) -> Iterator[Finding]:
         relevant = item.relevant(*formulas)
         for name in entry.signature.combos[0] if entry.signature.combos else ():
             if name in entry.signature.indices and name not in relevant:
-                where = ", ".join(f"{key}={value!r}" for key, value in item.point)
                 yield (
                     "signature.dtype_combos",
-                    f"the column {name} is not used where {where}; use it on every branch",
+                    f"the column {name} is not used where {_point_text(item)}; use it on every branch",
                 )
 
 
@@ -149,6 +153,10 @@ def branch_scope(branch: Branch) -> Scope:
         kind = names.get(name)
         if isinstance(kind, k.Maybe):
             names[name] = kind.inner if there else k.NONE
+    for name, kind in list(names.items()):
+        constructor = branch.facts.constants.get(f"{name}.kind")
+        if isinstance(kind, k.ADT) and constructor is not None:
+            names[name] = kind.restricted((constructor,)) or kind
     for name, expr in branch.lets.items():
         try:
             names[name] = infer(expr, replace(scope, names=names, present=frozenset(present), absent=frozenset(absent)))
@@ -179,59 +187,101 @@ def _branch_kinds(branch: Branch) -> Iterator[Finding]:
             yield from wanted(item.expr, scope, f"{decl.where}.shape", accepts, what)
 
 
+def _branch_metadata(branch: Branch) -> Iterator[Finding]:
+    """Calls of generators and predicates have arguments of the right kinds, and tensors of the rank and dtype that
+    they are about.
+    """
+    scope = branch_scope(branch)
+    for tensor in branch.inputs.values():
+        decl = tensor.decl
+        if decl.values is None:
+            continue
+        yield from _member_call(decl.values, f"{decl.where}.values", GENERATORS, branch, scope)
+        rank = None if any(isinstance(item, Segment) for item in tensor.items) else len(tensor.items)
+        member = GENERATORS.get(_called(decl.values))
+        if member is not None and member.rank not in (None, rank):
+            axes = f"{rank} axes" if rank is not None else "as many axes as its segments"
+            yield (
+                f"{decl.where}.shape",
+                f"{member.name} makes a tensor of rank {member.rank}, the shape {tensor.shape_text} has {axes}",
+            )
+        kind = _kind(tensor.dtype, scope)
+        if isinstance(kind, k.DType | k.Str):
+            names = kind.names if isinstance(kind, k.DType) else kind.literals or ()
+            odd = [name for name in names if name not in ("int32", "int64")]
+            if odd:
+                yield f"{decl.where}.dtype", f"a generated tensor is int32 or int64, not {', '.join(odd)}"
+        for position, predicate in enumerate(decl.requires):
+            field = f"{decl.where}.requires[{position}]"
+            yield from _member_call(predicate, field, PREDICATES, branch, scope)
+            reads = PREDICATES.get(_called(predicate))
+            if reads is not None and reads.rank not in (None, rank):
+                yield field, f"{reads.name} reads a tensor of rank {reads.rank}, {decl.name} has {tensor.shape_text}"
+
+
+def _called(expr: Expr) -> str:
+    return (call_name(expr.node) if isinstance(expr.node, ast.Call) else None) or ""
+
+
+def _kind(expr: Expr, scope: Scope) -> k.Kind | None:
+    try:
+        return infer(expr, scope)
+    except ExpressionError:
+        return None  # reported by _branch_kinds
+
+
+def _member_call(
+    expr: Expr, field: str, registry: Mapping[str, Member], branch: Branch, scope: Scope
+) -> Iterator[Finding]:
+    """The arguments of a generator or predicate call have the kinds of its formals; a tensor among them is a
+    metadata tensor that is there.
+    """
+    member = registry.get(_called(expr))
+    if member is None:
+        return  # reported by check_kinds
+    assert isinstance(expr.node, ast.Call)
+    positional: list[k.Kind] = []
+    try:
+        for position, argument in enumerate(expr.node.args):
+            formal = member.formals[min(position, len(member.formals) - 1)] if member.formals else None
+            if formal is not None and formal.tensor and isinstance(argument, ast.Name):
+                other = branch.signature.inputs.get(argument.id)
+                if other is None or other.values is None:
+                    yield field, f"{argument.id} is no metadata tensor; {formal.name} of {member.name} is one"
+                    return
+                if argument.id not in branch.inputs:
+                    where = _point_text(branch)
+                    yield field, f"{argument.id} is absent where {where}; it is there wherever this tensor is"
+                    return
+                positional.append(k.TENSOR)
+            else:
+                positional.append(infer(expr.with_node(argument), scope))
+        keywords = {item.arg: infer(expr.with_node(item.value), scope) for item in expr.node.keywords if item.arg}
+        member.bind(positional, keywords)
+    except ExpressionError as error:
+        yield field, str(error).removeprefix(f"{expr.where}: ")
+    except DomainError as error:
+        yield field, f"in {expr.source!r}: {error}"
+
+
+def _point_text(branch: Branch) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in branch.point)
+
+
+def _branch_aliases(branch: Branch) -> Iterator[Finding]:
+    """An output that is the written input has its shape and dtype."""
+    for tensor in branch.outputs.values():
+        alias = tensor.decl.alias
+        if alias is None or alias not in branch.written:
+            continue
+        target = branch.inputs[alias]
+        for what, mine, other in (
+            ("shape", tensor.shape_text, target.shape_text),
+            ("dtype", tensor.dtype.text, target.dtype.text),
+        ):
+            if mine != other:
+                yield f"{tensor.decl.where}.{what}", f"the output is {alias}, whose {what} is {other}; write the same"
+
+
 def _is_dtype_literal(kind: k.Kind) -> bool:
     return isinstance(kind, k.Str) and kind.literals is not None and set(kind.literals) <= DTYPES.keys()
-
-
-# --- rows ---
-
-
-def check_rows(entry: Entry) -> Iterator[Finding]:
-    """Every row instantiates, case ids are distinct, rows that share a label differ only in dtype, optional
-    tensors are covered.
-    """
-    calls: list[Call] = []
-    for position in range(len(entry.workloads)):
-        try:
-            calls += instantiate(entry, position)
-        except RowError as error:
-            yield error.where, error.message
-    for case_id in repeated_case_ids(calls):
-        yield "workloads", f"the case id {case_id!r} occurs twice; give the rows different labels"
-    yield from _shared_labels(entry)
-    if not entry.implemented or len(calls) == 0:
-        return
-    signature = entry.signature
-    for name, decl in signature.inputs.items():
-        if decl.optional is None:
-            continue
-        seen = {name in call.inputs for call in calls}
-        if True not in seen:
-            yield decl.where, f"no row passes {name}; add one that does"
-        if False not in seen:
-            yield decl.where, f"no row omits {name}; add one that does"
-
-
-def _shared_labels(entry: Entry) -> Iterator[Finding]:
-    first: dict[str, int] = {}
-    dtype_params = {
-        name
-        for name, param in entry.signature.scalars.items()
-        if isinstance(param.kind.inner if isinstance(param.kind, k.Maybe) else param.kind, k.DType)
-    }
-    for position, row in enumerate(entry.workloads):
-        if not isinstance(row, dict) or not isinstance(row.get("label"), str):
-            continue
-        if row["label"] in first:
-            other = entry.workloads[first[row["label"]]]
-            ignored = {"dtype_cases", *dtype_params}
-            if {key: value for key, value in row.items() if key not in ignored} != {
-                key: value for key, value in other.items() if key not in ignored
-            }:
-                yield (
-                    f"{row_name(position)}.label",
-                    f"{row['label']!r} also names {row_name(first[row['label']])}; rows that share "
-                    "a label differ only in dtype",
-                )
-        else:
-            first[row["label"]] = position

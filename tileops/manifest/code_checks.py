@@ -14,9 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tileops.manifest.branch import Branch
 from tileops.manifest.diagnostics import Diagnostic
 from tileops.manifest.entry import Entry
+from tileops.manifest.plan import plan_branch
 from tileops.manifest.signature import REQUIRED
+from tileops.ops.codegen.emit import emit_call_check
 from tileops.ops.signature_codegen import signature_for
 
 Finding = tuple[str, str, str]
@@ -28,17 +31,18 @@ POLICY_PARAMETERS = ("target",)
 BENCH_API = ("cases", "Runner")
 
 
-def check_code(entries: Iterable[Entry], *, whole: bool) -> list[Diagnostic]:
+def check_code(entries: Iterable[Entry], *, whole: bool, references: bool = False) -> list[Diagnostic]:
     """Compares entries with the code.
 
     Args:
         entries: parsed entries.
         whole: they are the whole manifest, so that ``__all__`` and the benchmark files are checked too.
+        references: a reference API whose package is not installed is an error.
     """
     entries = list(entries)
     found: list[Diagnostic] = []
     for entry in entries:
-        findings = [*_check_ref_api(entry)]
+        findings = [*_check_ref_api(entry, references)]
         if entry.implemented and not entry.problems:
             findings += _check_class(entry)
         found += [Diagnostic(level, entry.file, entry.name, field, text) for level, field, text in findings]
@@ -51,12 +55,14 @@ def check_code(entries: Iterable[Entry], *, whole: bool) -> list[Diagnostic]:
 # --- reference APIs ---
 
 
-def _check_ref_api(entry: Entry) -> Iterator[Finding]:
-    """Where the reference's module is installed, the name exists in it."""
+def _check_ref_api(entry: Entry, required: bool) -> Iterator[Finding]:
+    """Where the reference's package is installed, the name exists in it."""
     if entry.ref_api is None:
         return
     top = entry.ref_api.split(".")[0]
-    if importlib.util.find_spec(top) is None:
+    if not top.isidentifier() or importlib.util.find_spec(top) is None:
+        if required:
+            yield "schema", "ref_api", f"the package {top!r} of {entry.ref_api} is not installed; install it"
         return
     if not _resolves(entry.ref_api):
         yield "schema", "ref_api", f"{entry.ref_api} does not exist in the installed {top}; correct the name"
@@ -107,6 +113,9 @@ def _check_class(entry: Entry) -> Iterator[Finding]:
 
 def _check_init(entry: Entry, cls: type) -> Iterator[Finding]:
     """Same parameters, order, defaults and keyword-only marks; the code adds only policy parameters."""
+    target = inspect.signature(cls).parameters.get("target")
+    if target is None or target.kind is not inspect.Parameter.KEYWORD_ONLY or target.default is not None:
+        yield "signature", "signature.params", "__init__ takes the keyword-only target=None of every op; add it"
     added = {*POLICY_PARAMETERS, *getattr(cls, "injected_parameters", ())}
     actual = {
         name: param
@@ -125,7 +134,7 @@ def _check_init(entry: Entry, cls: type) -> Iterator[Finding]:
     for slot in declared:
         param, field = actual[slot.name], f"signature.params.{slot.name}"
         kw_only = param.kind is inspect.Parameter.KEYWORD_ONLY
-        if kw_only != slot.kw_only:
+        if kw_only != slot.kw_only or param.kind is inspect.Parameter.POSITIONAL_ONLY:
             wanted = "keyword-only" if slot.kw_only else "positional or keyword"
             yield "signature", f"{field}.kw_only", f"in __init__ it must be {wanted}; make the code agree"
         default = REQUIRED if param.default is inspect.Parameter.empty else param.default
@@ -156,7 +165,20 @@ def _check_forward(entry: Entry, cls: Any) -> Iterator[Finding]:
     keyword = {param.name for param in parameters if param.kind is inspect.Parameter.KEYWORD_ONLY}
     for name in order:
         if name not in positional and name not in keyword:
-            yield "signature", f"signature.inputs.{name}.kw_only", "forward does not take it by keyword only"
+            yield (
+                "signature",
+                f"signature.inputs.{name}.kw_only",
+                "forward does not take it by keyword only; make the code agree",
+            )
+    defaults = {param.name: param.default for param in parameters}
+    for name in order:
+        decl = entry.signature.inputs.get(name)
+        optional = decl is None or decl.optional is not None  # `out` is None where the op allocates
+        expected = None if optional else inspect.Parameter.empty
+        if name in defaults and defaults[name] is not expected:
+            wanted = "defaults to None" if optional else "has no default"
+            where = "signature.outputs" if decl is None else f"{decl.where}.optional"
+            yield "signature", where, f"in forward {name} {wanted}; make the code agree"
 
 
 def _check_composition(entry: Entry, cls: Any) -> Iterator[Finding]:
@@ -187,6 +209,14 @@ def _check_boundary(entry: Entry, cls: Any) -> Iterator[Finding]:
     if named != entry.has_boundary:
         wanted = "names its torch operators" if entry.has_boundary else "has no torch operator"
         yield "signature", "signature.inputs", f"a class with this signature {wanted} in compile_op_names"
+
+
+# --- what is generated ---
+
+
+def generated_check(entry: Entry, branch: Branch) -> str:
+    """Source of the check that is generated for the calls of one branch."""
+    return emit_call_check(entry.name, plan_branch(branch)).text
 
 
 # --- the whole manifest ---

@@ -1,8 +1,8 @@
 """The validator: every static check of every entry, and for implemented entries the comparison with their
 classes.
 
-    python scripts/validate_manifest.py [--check-op NAME] [--levels schema,signature,bench] [--static]
-    [--json]
+    python scripts/validate_manifest.py [--check-op NAME] [--levels schema,signature,bench] [--static] [--json]
+    python scripts/validate_manifest.py --explain NAME
 
 Exit status 0: nothing found. 1: at least one error. 2: bad usage. Diagnostics are sorted and do not depend on
 hash order.
@@ -11,33 +11,94 @@ hash order.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tileops.errors import ManifestError
-from tileops.manifest import branch_checks, checks, loading
-from tileops.manifest.diagnostics import LEVELS, Diagnostic, ordered
+from tileops.manifest import branch_checks, checks, kind_checks, loading, row_checks
+from tileops.manifest.diagnostics import LEVELS, Diagnostic, located, ordered, segments
 from tileops.manifest.entry import Entry, parse_entry
 
-#: Checks of one entry by level. Each is skipped where fields that it reads could not be read.
-STATIC_CHECKS: tuple[tuple[str, Callable[[Entry], Iterable[checks.Finding]]], ...] = (
-    ("schema", checks.check_key),
-    ("schema", checks.check_ref_api),
-    ("signature", checks.check_names),
-    ("signature", checks.check_order),
-    ("signature", checks.check_kinds),
-    ("signature", checks.check_families),
-    ("signature", checks.check_effects),
-    ("signature", checks.check_combos),
-    ("signature", branch_checks.check_branches),
-    ("signature", branch_checks.check_rows),
+
+@dataclass(frozen=True)
+class Check:
+    """One static check of an entry.
+
+    Attributes:
+        level: the level of its findings.
+        run: gives `(field, message)` of each; a message that begins with "advisory: " does not fail the validation.
+        reads: paths of the fields that it reads, ``*`` for any name or position. It is skipped where one of them,
+            or something inside it, could not be read. An expression check that skips single expressions itself
+            names only what it cannot do without.
+        needs: checks that must have found nothing, because this one would repeat what they found.
+    """
+
+    level: str
+    run: Callable[[Entry], Iterable[tuple[str, str]]]
+    reads: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+
+_TYPES = ("signature.types", "signature.inputs.*.shape", "signature.outputs.*.shape", "signature.params.*.shape")
+_TENSOR_KEYS = ("optional", "kw_only", "mutated", "write_only")
+_DECLARATIONS = tuple(f"signature.{section}" for section in kind_checks.DECLARING)
+
+STATIC_CHECKS: tuple[Check, ...] = (
+    Check("schema", checks.check_key),
+    Check("schema", checks.check_ref_api),
+    Check("signature", checks.check_names),
+    Check(
+        "signature",
+        checks.check_order,
+        (
+            *(f"signature.inputs.*.{key}" for key in ("optional", "kw_only")),
+            *(f"signature.params.*.{key}" for key in ("type", "default", "optional", "kw_only")),
+        ),
+    ),
+    Check("signature", kind_checks.check_kinds),
+    Check("signature", kind_checks.check_costs),
+    Check("signature", kind_checks.check_uses, ("signature", "roofline.flops", "roofline.bytes")),
+    Check("signature", checks.check_families, _TYPES),
+    Check(
+        "signature",
+        checks.check_effects,
+        (
+            *(f"signature.inputs.*.{key}" for key in _TENSOR_KEYS),
+            *(f"signature.outputs.*.{key}" for key in ("alias", "buffer")),
+        ),
+    ),
+    Check("signature", checks.check_combos, ("signature.dtype_combos", "signature.forall", "signature.params")),
+    Check(
+        "signature",
+        branch_checks.check_branches,
+        ("signature", "roofline.flops", "roofline.bytes"),
+        ("check_names", "check_kinds", "check_families"),
+    ),
+    Check(
+        "signature",
+        row_checks.check_rows,
+        ("signature", "roofline", "workloads"),
+        tuple(
+            f"check_{name}"
+            for name in ("names", "order", "kinds", "costs", "uses", "families", "effects", "combos", "branches")
+        ),
+    ),
 )
 
-#: A check that reads these fields is skipped where one of them could not be read.
-_READS_SIGNATURE = ("check_kinds", "check_families", "check_branches", "check_rows", "check_combos")
+
+def _overlap(pattern: str, field: str) -> bool:
+    """Whether one path lies inside the other; ``*`` stands for any step."""
+    steps = zip(segments(pattern), segments(field), strict=False)
+    return all(want in ("*", got) for want, got in steps)
 
 
 def load_entries(directory: Path = loading.SPEC_DIR) -> tuple[list[Entry], list[Diagnostic]]:
@@ -70,34 +131,38 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
         Diagnostic(_level(problem.field), entry.file, entry.name, problem.field, problem.message)
         for problem in entry.problems
     ]
-    broken_signature = any(problem.field.startswith("signature") for problem in entry.problems)
-    broken_roofline = any(problem.field.startswith("roofline") for problem in entry.problems)
-    for level, check in STATIC_CHECKS:
-        if broken_signature and check.__name__ in _READS_SIGNATURE:
+    unreadable = [problem.field for problem in entry.problems if problem.unreadable]
+    failed: set[str] = set()
+    for check in STATIC_CHECKS:
+        if failed & set(check.needs):
+            failed.add(check.name)
             continue
-        if broken_roofline and check.__name__ in ("check_rows", "check_branches"):
+        if any(_overlap(pattern, field) for pattern in check.reads for field in unreadable):
+            failed.add(check.name)
             continue
-        if check.__name__ == "check_rows" and any(not item.advisory for item in found):
-            continue  # a row of an ill-formed signature says nothing new
-        for field, message in check(entry):
+        for field, message in check.run(entry):
             advisory = message.startswith("advisory: ")
-            found.append(Diagnostic(level, entry.file, entry.name, field, message.removeprefix("advisory: "), advisory))
-    for stage in entry.composition:
+            text = message.removeprefix("advisory: ")
+            found.append(Diagnostic(check.level, entry.file, entry.name, field, text, advisory))
+            if not advisory:
+                failed.add(check.name)
+    for position, stage in enumerate(entry.composition):
         if stage.op is not None and stage.op not in names:
-            found.append(
-                Diagnostic(
-                    "schema",
-                    entry.file,
-                    entry.name,
-                    "composition.stages",
-                    f"stage {stage.name}: there is no entry {stage.op!r}",
-                )
-            )
-    return found
+            field = f"composition.stages[{position}].op"
+            message = f"there is no entry {stage.op!r}; name one of the manifest, or a kernel"
+            found.append(Diagnostic("schema", entry.file, entry.name, field, message))
+    return ordered(found)
 
 
 def _level(field: str) -> str:
     return "signature" if field.startswith(("signature", "workloads", "roofline.flops", "roofline.bytes")) else "schema"
+
+
+def _torch_is_installed() -> bool:
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except ImportError:
+        return False
 
 
 def validate(
@@ -106,6 +171,7 @@ def validate(
     directory: Path = loading.SPEC_DIR,
     *,
     code: bool = True,
+    references: bool = False,
 ) -> tuple[list[Diagnostic], int]:
     """Runs the checks.
 
@@ -113,7 +179,9 @@ def validate(
         levels: the levels to report.
         only: one operator, or None for all.
         directory: of the spec files.
-        code: also compare implemented entries with their classes; imports them, and torch.
+        code: also compare implemented entries with their classes; imports them, and torch. Where torch is not
+            installed, an advisory says that this was left out.
+        references: a `ref_api` whose package is not installed is an error.
 
     Returns:
         Sorted diagnostics, and the number of entries checked.
@@ -131,11 +199,15 @@ def validate(
         found = [item for item in found if item.file in files]
     for entry in entries:
         found += check_entry(entry, names)
-    if code:
+    if code and not _torch_is_installed():
+        message = "torch is not installed: implemented entries were not compared with their classes"
+        found.append(Diagnostic("schema", "", "", "", message, advisory=True))
+    elif code:
         from tileops.manifest import code_checks
 
-        found += code_checks.check_code(entries, whole=only is None)
-    return ordered(item for item in found if item.level in levels), len(entries)
+        found += code_checks.check_code(entries, whole=only is None, references=references)
+    reported = [item for item in found if item.level in levels]
+    return ordered(located(reported, directory)), len(entries)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -150,7 +222,13 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not compare entries with code; needs neither torch nor numba",
     )
+    parser.add_argument(
+        "--references", action="store_true", help="a reference API whose package is not installed is an error"
+    )
     parser.add_argument("--json", action="store_true", help="print a list of diagnostics as JSON")
+    parser.add_argument(
+        "--explain", metavar="NAME", help="print one operator's branches, inference plans, indices and checks"
+    )
     parser.add_argument("--verbose", action="store_true", help="also print how long it took")
     parser.add_argument("--spec-dir", type=Path, default=loading.SPEC_DIR, help=argparse.SUPPRESS)
     return parser
@@ -168,9 +246,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    if options.explain is not None:
+        return _explain(options.explain, options.spec_dir, code=not options.static)
     start = time.perf_counter()
     try:
-        found, count = validate(levels, options.check_op, options.spec_dir, code=not options.static)
+        found, count = validate(
+            levels, options.check_op, options.spec_dir, code=not options.static, references=options.references
+        )
     except KeyError:
         print(f"--check-op: the manifest has no entry {options.check_op!r}", file=sys.stderr)
         return 2
@@ -186,3 +268,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verbose:
         print(f"{time.perf_counter() - start:.2f} s")
     return 1 if errors else 0
+
+
+def _explain(name: str, directory: Path, *, code: bool) -> int:
+    from tileops.manifest.explain import explain
+
+    entries, _ = load_entries(directory)
+    entry = next((entry for entry in entries if entry.name == name), None)
+    if entry is None:
+        print(f"--explain: the manifest has no entry {name!r}", file=sys.stderr)
+        return 2
+    errors = [item for item in check_entry(entry, frozenset(item.name for item in entries)) if not item.advisory]
+    for item in located(errors, directory):
+        print(item)
+    if errors:
+        print(f"{name} has {len(errors)} error{'' if len(errors) == 1 else 's'}; correct them first")
+        return 1
+    check_source = None
+    if code and _torch_is_installed():
+        from tileops.manifest.code_checks import generated_check as check_source
+    for line in explain(entry, check_source):
+        print(line)
+    return 0
