@@ -71,8 +71,8 @@ def test_undecodable_and_deep_files(tmp_path: Path) -> None:
 
 def test_one_family_opens_its_own_files_only(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    original = loading._read_yaml
-    monkeypatch.setattr(loading, "_read_yaml", lambda path: opened.append(path.name) or original(path))
+    original = loading.read_yaml
+    monkeypatch.setattr(loading, "read_yaml", lambda path: opened.append(path.name) or original(path))
     loading._cached_file.cache_clear()
     try:
         loading.read_family("norm")

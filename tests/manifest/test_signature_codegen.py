@@ -370,8 +370,10 @@ def test_the_source_is_readable_and_parses_nothing() -> None:
 
 
 def test_rows_check_on_meta_tensors() -> None:
-    """Every case of every row passes its generated check, with outputs and cost of the abstract call."""
-    for toy in load_all().values():
+    """Every case of every row passes its generated check, with outputs and cost of the abstract call; here for what
+    has an implementation, in tests/contract for the whole manifest.
+    """
+    for toy in (entry for entry in load_all().values() if entry.implemented):
         signature = signature_for(toy)
         for call in cases(toy):
             params = {
@@ -386,7 +388,7 @@ def test_rows_check_on_meta_tensors() -> None:
                 for name in call.forward_order
             ]
             checked = signature.check_call(construction, tensors)
-            for output in checked.outputs:
+            for output in filter(None, checked.outputs):
                 expected = call.outputs[output.name]
                 assert (tuple(output.shape), str(output.dtype)) == (expected.shape, f"torch.{expected.dtype}")
             assert signature.roofline(checked) == call.roofline()

@@ -1,12 +1,13 @@
 """Discriminants and branches: an entry at one point of its finite choices, with everything folded there.
 
-A discriminant is a Bool or enum parameter, the presence of a parameter or tensor that may be absent, or of
-``out``. A `Point` fixes all of them; the `Branch` there has plain shapes (type families chosen), folded
-rules, and the names that still matter.
+A discriminant is a Bool or enum parameter, the constructor and finite fields of an ADT parameter, the presence
+of a parameter or tensor that may be absent, or of ``out``. A `Point` fixes all of them; the `Branch` there has
+plain shapes (type families chosen), folded rules, and the names that still matter.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from tileops.errors import ManifestError
+from tileops.manifest import adts
 from tileops.manifest import kinds as k
 from tileops.manifest.expr import Application, Axis, Expr, Facts, Segment, ShapeItems, fold, substitute
 from tileops.manifest.signature import OUT, FamilyCase, Signature, TensorDecl, TypeFamily
@@ -71,6 +73,10 @@ def discriminants(signature: Signature) -> tuple[Discriminant, ...]:
                 found.append(Discriminant(name, False, (None, False, True), True))
             case k.Maybe(inner=k.Str(literals=literals)) if literals is not None:
                 found.append(Discriminant(name, False, (None, *literals), True))
+            case k.ADT():
+                found.append(Discriminant(name, False, adts.points(param.kind), True))
+            case k.Maybe(inner=k.ADT() as inner):
+                found.append(Discriminant(name, False, (None, *adts.points(inner)), True))
             case k.Maybe():
                 found.append(Discriminant(name, True, (False, True), True))
     for name, decl in signature.inputs.items():
@@ -98,7 +104,11 @@ def point_facts(choices: Iterable[Discriminant], values: Mapping[str, Any]) -> F
             if not value:
                 constants[choice.name] = None
         else:
-            constants[choice.name] = value
+            if isinstance(value, adts.ADTPoint):
+                constants[f"{choice.name}.kind"] = value.kind
+                constants.update({f"{choice.name}.{field}": item for field, item in value.fields})
+            else:
+                constants[choice.name] = value
             if None in choice.values:
                 present[choice.name] = value is not None
     return Facts(constants, present)
@@ -106,11 +116,18 @@ def point_facts(choices: Iterable[Discriminant], values: Mapping[str, Any]) -> F
 
 def construction_values(choices: Iterable[Discriminant], params: Mapping[str, Any]) -> dict[str, Any]:
     """Values of the construction discriminants for these parameter values."""
-    return {
-        choice.name: params[choice.name] is not None if choice.presence else params[choice.name]
-        for choice in choices
-        if choice.at_construction
-    }
+    found = {}
+    for choice in choices:
+        if choice.at_construction:
+            value = params[choice.name]
+            if isinstance(value, adts.ADTValue):
+                value = next(point for point in choice.values if _lies_at(value, point))
+            found[choice.name] = value is not None if choice.presence else value
+    return found
+
+
+def _lies_at(value: adts.ADTValue, point: adts.ADTPoint | None) -> bool:
+    return point is not None and value.kind == point.kind and set(point.fields) <= set(value.fields)
 
 
 def settle_presence(signature: Signature, facts: Facts) -> Facts:
@@ -309,8 +326,15 @@ def _point(values: Mapping[str, Any]) -> Point:
 def discriminant_names(choices: Iterable[Discriminant]) -> tuple[frozenset[str], frozenset[str]]:
     """`(names whose value, names whose presence)` discriminants decide."""
     choices = tuple(choices)
-    values = frozenset(choice.name for choice in choices if not choice.presence)
-    return values, frozenset(choice.name for choice in choices)
+    values: set[str] = set()
+    for choice in choices:
+        if any(isinstance(value, adts.ADTPoint) for value in choice.values):
+            values.add(f"{choice.name}.kind")
+            for value in choice.values:
+                values |= {f"{choice.name}.{field}" for field, _ in getattr(value, "fields", ())}
+        elif not choice.presence:
+            values.add(choice.name)
+    return frozenset(values), frozenset(choice.name for choice in choices)
 
 
 def is_domain_restriction(rule: Expr, signature: Signature, finite: tuple[frozenset[str], frozenset[str]]) -> bool:
@@ -326,12 +350,37 @@ def is_domain_restriction(rule: Expr, signature: Signature, finite: tuple[frozen
         expr = pending.pop()
         if not expr.tested <= presences | derived:
             return False
-        for name in expr.names:
+        for name in expr.atoms:
             if name in signature.lets:
                 if name not in seen:
                     seen.add(name)
                     pending.append(signature.lets[name])
             elif name not in values:
+                return False
+    return True
+
+
+def invariants(signature: Signature) -> Iterator[tuple[str, k.Constructor, Expr]]:
+    """``(parameter, constructor, invariant)`` of the ADT parameters, fields written ``parameter.field``."""
+    for name, param in signature.scalars.items():
+        kind = param.kind.inner if isinstance(param.kind, k.Maybe) else param.kind
+        if not isinstance(kind, k.ADT):
+            continue
+        for constructor in kind.constructors:
+            if constructor.invariant is not None:
+                fields: dict[str, ast.expr] = {
+                    field.name: ast.Attribute(ast.Name(name, ast.Load()), field.name, ast.Load())
+                    for field in constructor.fields
+                }
+                yield name, constructor, substitute(constructor.invariant, fields)
+
+
+def obeys_invariants(signature: Signature, facts: Facts) -> bool:
+    """Whether a point exists: no invariant of an ADT fails by its finite fields alone."""
+    for name, constructor, invariant in invariants(signature):
+        if facts.constants.get(f"{name}.kind") == constructor.name:
+            folded = fold(invariant, facts)
+            if folded.is_constant and not folded.constant:
                 return False
     return True
 
@@ -388,12 +437,16 @@ def _matching_case(family: TypeFamily, values: Mapping[str, Any], facts: Facts, 
     subjects = []
     for expr in family.match:
         folded = fold(substitute(expr, values), facts)
+        point = _adt_point(folded, facts)
+        if point is not None:
+            subjects.append(point)
+            continue
         if not folded.is_constant:
             raise BranchError(
                 f"signature.types.{family.name}.match", f"{folded} is not decided by finite discriminants"
             )
         subjects.append(folded.constant)
-    matching = [case for case in family.cases if _same(case.when, subjects)]
+    matching = [case for case in family.cases if matches(case.when, subjects)]
     if len(matching) != 1:
         what = "no case" if not matching else f"{len(matching)} cases"
         shown = ", ".join(map(repr, subjects))
@@ -404,8 +457,36 @@ def _matching_case(family: TypeFamily, values: Mapping[str, Any], facts: Facts, 
     return matching[0]
 
 
-def _same(when: tuple[Any, ...], subjects: list[Any]) -> bool:
-    return all(type(want) is type(got) and want == got for want, got in zip(when, subjects, strict=True))
+def _adt_point(subject: Expr, facts: Facts) -> adts.ADTPoint | None:
+    """What is known of an ADT that a family matches over."""
+    match subject.node:
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="value"):
+            constructor = facts.constants.get(f"{name}.kind")
+            if constructor is not None:
+                prefix = f"{name}."
+                fields = {
+                    key.removeprefix(prefix): value
+                    for key, value in facts.constants.items()
+                    if key.startswith(prefix) and key != f"{name}.kind"
+                }
+                return adts.ADTPoint(constructor, tuple(fields.items()))
+    return None
+
+
+def matches(when: tuple[Any, ...], subjects: Iterable[Any]) -> bool:
+    """Whether a case covers these values of the subjects. ``{masked: _}`` is any value of a constructor, ``{masked:
+    {packed: true}}`` also constrains a field.
+    """
+    return all(_matches(want, got) for want, got in zip(when, subjects, strict=True))
+
+
+def _matches(want: Any, got: Any) -> bool:
+    if isinstance(got, adts.ADTPoint):
+        if not isinstance(want, dict) or list(want) != [got.kind]:
+            return False
+        fields = want[got.kind]
+        return fields in (None, "_") or (isinstance(fields, dict) and fields.items() <= dict(got.fields).items())
+    return type(want) is type(got) and want == got
 
 
 def group_discriminants(signature: Signature, choices: tuple[Discriminant, ...]) -> list[tuple[Discriminant, ...]]:

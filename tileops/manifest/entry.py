@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tileops.manifest import adts
 from tileops.manifest.expr import Expr, parse
+from tileops.manifest.kinds import Resolve
 from tileops.manifest.loading import RawEntry
 from tileops.manifest.signature import (
     COMPOSITION_KEYS,
@@ -90,8 +92,13 @@ class Entry:
         return f"<Entry {self.family}.{self.name} ({self.status})>"
 
 
-def parse_entry(raw: RawEntry) -> Entry:
-    """Parses every field of an entry; what cannot be read becomes a problem, never an exception."""
+def parse_entry(raw: RawEntry, resolve: Resolve = adts.lookup) -> Entry:
+    """Parses every field of an entry; what cannot be read becomes a problem, never an exception.
+
+    Args:
+        raw: the entry as YAML gives it.
+        resolve: the algebraic data type of a name, by default of the installed `types.yaml`.
+    """
     problems: list[Problem] = []
     reader = Reader(problems)
     fields = reader.mapping(raw.fields, "entry", keys=ENTRY_KEYS)
@@ -109,7 +116,7 @@ def parse_entry(raw: RawEntry) -> Entry:
     rows = reader.sequence(fields.get("workloads"), "workloads")
     if "workloads" in fields and not rows:
         reader.report("workloads", "there is no row; give at least one")
-    signature = read_signature(fields.get("signature"), problems)
+    signature = read_signature(fields.get("signature"), problems, resolve)
     return Entry(
         raw.name,
         raw.family,

@@ -8,7 +8,7 @@ subtyping rule, `join` the kind of a two-armed conditional.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,72 @@ class Union(Kind):
 
 
 @dataclass(frozen=True)
+class Field:
+    """A field of a constructor.
+
+    Attributes:
+        name: attribute of the Python object.
+        kind: Dim, Int, Bool or an enum.
+        python: path of the enum class of an enum field, whose members' ``.value`` are the literals.
+    """
+
+    name: str
+    kind: Kind
+    python: str | None = None
+
+    @property
+    def finite(self) -> tuple[Any, ...] | None:
+        """Every value that the field takes; None where there is no end of them."""
+        match self.kind:
+            case Bool():
+                return (False, True)
+            case Str(literals=literals):
+                return literals
+        return None
+
+
+@dataclass(frozen=True)
+class Constructor:
+    """One alternative of an algebraic data type.
+
+    Attributes:
+        name: as a literal writes it; the ``kind`` of the Python object.
+        python: path of the class.
+        fields: its fields, in order.
+        invariant: a refinement over the fields (an `expr.Expr`), or None.
+    """
+
+    name: str
+    python: str
+    fields: tuple[Field, ...] = ()
+    invariant: Any = None
+
+    def field(self, name: str) -> Field | None:
+        """The field of that name, or None."""
+        return next((field for field in self.fields if field.name == name), None)
+
+
+@dataclass(frozen=True)
+class ADT(Kind):
+    """An algebraic data type of `spec/types.yaml`, or, after a guard, some of its constructors."""
+
+    name: str
+    constructors: tuple[Constructor, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def constructor(self, name: str) -> Constructor | None:
+        """The constructor of that name, or None."""
+        return next((item for item in self.constructors if item.name == name), None)
+
+    def restricted(self, names: Collection[str]) -> ADT | None:
+        """The type with only these constructors; None where none is left."""
+        kept = tuple(item for item in self.constructors if item.name in names)
+        return ADT(self.name, kept) if kept else None
+
+
+@dataclass(frozen=True)
 class Opaque(Kind):
     """A Python type outside the language (``Number``, ``dict``, ...): `type` and `default` only."""
 
@@ -151,6 +217,8 @@ def fits(actual: Kind, expected: Kind) -> bool:
             return literals is None or (actual.literals is not None and set(actual.literals) <= set(literals))
         case DType(names=names):
             return isinstance(actual, DType) and set(actual.names) <= set(names)
+        case ADT(name=name):
+            return isinstance(actual, ADT) and actual.name == name
         case Shape():
             return isinstance(actual, Seq) and fits(actual.element, DIM)
         case Seq(element=element, length=length):
@@ -207,7 +275,21 @@ def restrict(kind: Kind, literals: Collection[Any]) -> Kind | None:
             if None in literals:
                 return kind
             return restrict(inner, literals)
+        case Union(members=members):
+            return _united([restrict(member, literals) for member in members if _may_be(member, literals)])
     return kind
+
+
+def _may_be(kind: Kind, literals: Collection[Any]) -> bool:
+    """Whether a literal can be a value of `kind`, by its Python type."""
+    wanted = {Str: str, DType: str, Bool: bool, Int: int, Dim: int, Real: (int, float)}.get(type(kind))
+    return wanted is not None and any(isinstance(item, wanted) for item in literals)
+
+
+def _united(members: list[Kind | None]) -> Kind | None:
+    """The union of the members that are left."""
+    kept = tuple(member for member in members if member is not None)
+    return None if not kept else kept[0] if len(kept) == 1 else Union(kept)
 
 
 def exclude(kind: Kind, literals: Collection[Any]) -> Kind | None:
@@ -219,6 +301,11 @@ def exclude(kind: Kind, literals: Collection[Any]) -> Kind | None:
         case DType(names=names):
             kept = tuple(item for item in names if item not in literals)
             return DType(kept) if kept else None
+        case Maybe(inner=inner):
+            left = exclude(inner, literals)
+            return NONE if left is None else Maybe(left)
+        case Union(members=members):
+            return _united([exclude(member, literals) for member in members])
     return kind
 
 
@@ -249,8 +336,19 @@ def _dtype_names(names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def parse_type(text: object) -> Kind:
+Resolve = Callable[[str], Kind | None]
+
+
+def _no_types(name: str) -> Kind | None:
+    return None
+
+
+def parse_type(text: object, resolve: Resolve = _no_types) -> Kind:
     """The kind of a construction parameter's `type` (table 3 of the language).
+
+    Args:
+        text: the type as the manifest writes it.
+        resolve: the algebraic data type of a name, or None.
 
     Raises:
         ManifestError: `text` is not a type of the language.
@@ -262,7 +360,7 @@ def parse_type(text: object) -> Kind:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ManifestError(f"{text!r} is no type; write for example int, tuple[int, ...] or 'a' | 'b'") from None
     try:
-        return _union([_member(part, text) for part in _alternatives(node)], text)
+        return _alternation(node, text, resolve)
     except RecursionError:
         raise ManifestError(f"the type {text[:60]!r}... is nested too deeply") from None
 
@@ -273,7 +371,11 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def _member(node: ast.expr, text: str) -> Kind:
+def _alternation(node: ast.expr, text: str, resolve: Resolve) -> Kind:
+    return _union([_member(part, text, resolve) for part in _alternatives(node)], text)
+
+
+def _member(node: ast.expr, text: str, resolve: Resolve) -> Kind:
     match node:
         case ast.Constant(value=None):
             return NONE
@@ -290,23 +392,23 @@ def _member(node: ast.expr, text: str) -> Kind:
         case ast.Attribute(value=ast.Name(id="torch"), attr="Tensor" | "device" as attr):
             return Opaque(f"torch.{attr}")
         case ast.Subscript(value=ast.Name(id="list"), slice=element):
-            return Seq(_union([_member(part, text) for part in _alternatives(element)], text))
+            return Seq(_alternation(element, text, resolve))
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=elements)) if elements:
             if len(elements) == 2 and isinstance(elements[1], ast.Constant) and elements[1].value is Ellipsis:
-                return Seq(
-                    _union([_member(part, text) for part in _alternatives(elements[0])], text),
-                    container="tuple",
-                )
-            kinds = [_union([_member(part, text) for part in _alternatives(item)], text) for item in elements]
+                return Seq(_alternation(elements[0], text, resolve), container="tuple")
+            kinds = [_alternation(item, text, resolve) for item in elements]
             if any(kind != kinds[0] for kind in kinds):
                 raise ManifestError(
                     f"{text!r}: the elements of a tuple are of one kind; write tuple[int, int] or two parameters"
                 )
             return Seq(kinds[0], len(kinds), "tuple")
+        case ast.Name(id=name):
+            found = resolve(name)
+            if found is not None:
+                return found
     raise ManifestError(
         f"{text!r}: {ast.unparse(node)!r} is no type; write int, bool, float, str, a quoted "
-        "literal, a dtype name, "
-        "list[...], tuple[...] or a union of these"
+        "literal, a dtype name, list[...], tuple[...], a type of types.yaml or a union of these"
     )
 
 
@@ -317,10 +419,22 @@ def _union(members: list[Kind], text: str) -> Kind:
         raise ManifestError(f'{text!r}: None alone is no type; add what it may be instead, for example "int | None"')
     if len(rest) == 1:
         kind = rest[0]
-    elif all(isinstance(member, Str) and member.literals for member in rest):
-        kind = Str(tuple(literal for member in rest for literal in member.literals))  # type: ignore[attr-defined]
-    elif all(isinstance(member, DType) for member in rest):
-        kind = DType(_dtype_names([name for member in rest for name in member.names]))  # type: ignore[attr-defined]
     else:
-        kind = Union(tuple(rest))
+        kind = _united(_gathered(rest))  # type: ignore[assignment]
     return Maybe(kind) if optional else kind
+
+
+def _gathered(members: list[Kind]) -> list[Kind | None]:
+    """`members` with all literals as one enum and all dtype names as one set, each where the first stood."""
+    literals = [literal for member in members if isinstance(member, Str) for literal in member.literals or ()]
+    names = _dtype_names([name for member in members if isinstance(member, DType) for name in member.names])
+    gathered: list[Kind | None] = []
+    for member in members:
+        whole: Kind = member
+        if isinstance(member, Str) and member.literals is not None:
+            whole = Str(tuple(dict.fromkeys(literals)))
+        elif isinstance(member, DType):
+            whole = DType(names)
+        if whole not in gathered:
+            gathered.append(whole)
+    return gathered

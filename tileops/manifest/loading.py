@@ -54,7 +54,12 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
         return super().construct_mapping(node, deep)
 
 
-def _read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
+    """Content of a YAML file.
+
+    Raises:
+        ManifestError: it cannot be read, or a key occurs twice in one mapping.
+    """
     try:
         return yaml.load(path.read_bytes(), Loader=_Loader)
     except ManifestError as error:
@@ -82,7 +87,7 @@ def read_file(path: Path) -> list[RawEntry]:
         ManifestError: the file is empty, no mapping of operators, mixes families, or its name does not fit
             its family.
     """
-    content = _read_yaml(path)
+    content = read_yaml(path)
     if not isinstance(content, dict) or not content:
         raise ManifestError(f"{path.name}: a spec file is a non-empty mapping of operator names to entries")
     entries = []

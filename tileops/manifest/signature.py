@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tileops.errors import ManifestError
+from tileops.manifest import adts
 from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.expr import Application, Expr, ExpressionError, ShapeItems, parse, parse_shape
@@ -297,8 +298,14 @@ class Reader:
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def read_signature(raw: Any, problems: list[Problem]) -> Signature:
-    """Parses `signature`, reporting what cannot be read to `problems`."""
+def read_signature(raw: Any, problems: list[Problem], resolve: k.Resolve = adts.lookup) -> Signature:
+    """Parses `signature`, reporting what cannot be read to `problems`.
+
+    Args:
+        raw: the field.
+        problems: gets what is wrong.
+        resolve: the algebraic data type of a name, or None.
+    """
     reader = Reader(problems)
     where = "signature"
     fields = reader.mapping(raw, where, keys=SIGNATURE_KEYS)
@@ -311,7 +318,7 @@ def read_signature(raw: Any, problems: list[Problem]) -> Signature:
             indices[name] = kind
     params = {}
     for name, value in _named(reader, fields.get("params"), f"{where}.params"):
-        param = _read_param(reader, name, value)
+        param = _read_param(reader, name, value, resolve)
         if param is not None:
             params[name] = param
     inputs = {}
@@ -326,7 +333,7 @@ def read_signature(raw: Any, problems: list[Problem]) -> Signature:
             outputs[name] = tensor
     families = {}
     for name, value in _named(reader, fields.get("types"), f"{where}.types"):
-        family = _read_family(reader, name, value)
+        family = _read_family(reader, name, value, resolve)
         if family is not None:
             families[name] = family
     lets = {}
@@ -355,7 +362,7 @@ def _named(reader: Reader, raw: Any, where: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _read_param(reader: Reader, name: str, raw: Any) -> ParamDecl | None:
+def _read_param(reader: Reader, name: str, raw: Any, resolve: k.Resolve) -> ParamDecl | None:
     where = f"signature.params.{name}"
     if isinstance(raw, dict) and "dtype" in raw:
         tensor = _read_tensor(reader, name, raw, "param", CONSTRUCTION_TENSOR_KEYS)
@@ -364,7 +371,7 @@ def _read_param(reader: Reader, name: str, raw: Any) -> ParamDecl | None:
         absent = None if tensor.optional is not None else REQUIRED
         return ParamDecl(name, "torch.Tensor", k.TENSOR, absent, tensor.kw_only, tensor)
     fields = reader.mapping(raw, where, keys=PARAM_KEYS)
-    kind = reader.attempt(f"{where}.type", lambda: k.parse_type(fields.get("type")))
+    kind = reader.attempt(f"{where}.type", lambda: k.parse_type(fields.get("type"), resolve))
     if kind is None:
         return None
     default: Any = REQUIRED
@@ -436,12 +443,12 @@ def _dtype(text: Any, where: str) -> Expr:
     return parse(text, where)
 
 
-def _read_family(reader: Reader, name: str, raw: Any) -> TypeFamily | None:
+def _read_family(reader: Reader, name: str, raw: Any, resolve: k.Resolve) -> TypeFamily | None:
     where = f"signature.types.{name}"
     fields = reader.mapping(raw, where, keys=FAMILY_KEYS)
     formals = {}
     for formal, text in _named(reader, fields.get("params"), f"{where}.params"):
-        kind = reader.attempt(f"{where}.params.{formal}", partial(_formal_kind, text))
+        kind = reader.attempt(f"{where}.params.{formal}", partial(_formal_kind, text, resolve))
         if kind is not None:
             formals[formal] = kind
     subjects = fields.get("match")
@@ -472,13 +479,13 @@ def _read_family(reader: Reader, name: str, raw: Any) -> TypeFamily | None:
     return TypeFamily(name, formals, tuple(match), tuple(cases))
 
 
-def _formal_kind(text: Any) -> k.Kind:
+def _formal_kind(text: Any, resolve: k.Resolve) -> k.Kind:
     simple = {"Bool": k.BOOL, "Int": k.INT, "Dim": k.DIM, "Shape": k.SHAPE, "Seq[Int]": k.INTS}
     if isinstance(text, str) and text in simple:
         return simple[text]
     if isinstance(text, str) and text.startswith("DType"):
         return k.parse_index_kind(text)
-    return k.parse_type(text)
+    return k.parse_type(text, resolve)
 
 
 def _read_combos(reader: Reader, raw: Any, where: str) -> tuple[Mapping[str, str], ...]:

@@ -9,12 +9,14 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from tileops.errors import ManifestError
+from tileops.manifest import adts
 from tileops.manifest import kinds as k
 
 _WORDS = {k.INT: "an integer", k.REAL: "a float", k.BOOL: "True or False", k.STRING: "a string"}
 
 
-class ValueMismatch(Exception):
+class ValueMismatch(ValueError):
     """A value is not of its kind; the text says what was expected."""
 
 
@@ -75,6 +77,8 @@ def convert(value: Any, kind: k.Kind, dtype_name: Callable[[Any], str | None] | 
                 raise ValueMismatch(f"{error} (None is accepted too)") from None
         case k.Union(members=members):
             return _first_member(value, members, dtype_name)
+        case k.ADT():
+            return _adt_value(value, kind, dtype_name is None)
         case k.Opaque(name="Number"):
             return value if isinstance(value, bool) else _first_member(value, (k.INT, k.REAL), dtype_name)
     return value
@@ -108,6 +112,36 @@ def _real(value: Any) -> float:
         if not math.isnan(number) or value != value:
             return number
     raise ValueMismatch(f"expected a float, got {value!r}")
+
+
+def _adt_value(value: Any, kind: k.ADT, literals: bool) -> adts.ADTValue:
+    """A value of `kind` from an object, from an `ADTValue` or, with `literals`, from a manifest literal."""
+    wanted = " or ".join(item.python.rpartition(".")[2] for item in kind.constructors)
+    try:
+        if isinstance(value, adts.ADTValue) and value.adt == kind.name:
+            constructor = kind.constructor(value.kind)
+            if constructor is not None:
+                return adts.make(kind, constructor, dict(value.fields), convert)
+        elif literals and isinstance(value, dict) and len(value) == 1:
+            name, fields = next(iter(value.items()))
+            constructor = kind.constructor(name) if isinstance(name, str) else None
+            if constructor is None:
+                known = ", ".join(item.name for item in kind.constructors)
+                raise ValueMismatch(f"{kind} has no constructor {name!r}; it has {known}")
+            if fields is not None and not isinstance(fields, dict):
+                raise ValueMismatch(f"the fields of {name} are a mapping, got {fields!r}")
+            return adts.make(kind, constructor, fields or {}, convert)
+        else:
+            found = adts.from_object(value, kind, convert)
+            if found is not None:
+                return found
+    except ValueMismatch:
+        raise
+    except (ValueError, AttributeError, ManifestError) as error:
+        raise ValueMismatch(str(error)) from None
+    if literals:
+        wanted = "{constructor: {field: value}} with one of " + ", ".join(item.name for item in kind.constructors)
+    raise ValueMismatch(f"expected {wanted}, got {value!r}")
 
 
 def _elements(

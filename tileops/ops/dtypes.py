@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tileops.kernels.base import DTYPES
+from tileops.manifest.adts import ADTValue, to_object
 from tileops.manifest.kinds import DType
 
 _BY_NAME: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)}
@@ -34,10 +35,14 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def torch_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Construction parameters of a manifest row, which names dtypes, as an op takes them."""
-    return {
-        name: dtype_of(value) if isinstance(value, str) and value in DTYPES else value for name, value in values.items()
-    }
+    """Construction parameters of a manifest row, which names dtypes and writes ADT values, as an op takes them."""
+    return {name: _argument(value) for name, value in values.items()}
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, ADTValue):
+        return to_object(value)
+    return dtype_of(value) if isinstance(value, str) and value in DTYPES else value
 
 
 def candidate_dtypes(entry: Any, values: Mapping[str, Any]) -> Iterator[dict[str, torch.dtype]]:

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tileops.manifest.adts import ADTValue, to_object
 from tileops.manifest.branch import (
     Branch,
     branch_at,
@@ -196,6 +197,9 @@ class CallSignature:
         check_construction(checks, self._failures, self._signature, values)
         self._check_held(values, point)
         python = {name: _as_python(value, self._signature.params[name].kind) for name, value in values.items()}
+        for name, value in params.items():
+            if isinstance(values[name], ADTValue) and not isinstance(value, ADTValue):
+                python[name] = value  # the caller's own object
         return Construction(values, python, point)
 
     def _check_held(self, values: dict[str, Any], point: dict[str, Any]) -> None:
@@ -324,10 +328,12 @@ def _dtype_name(value: Any) -> str | None:
 
 
 def _as_python(value: Any, kind: Any) -> Any:
-    """A manifest value as the op stores it: dtype names become torch dtypes."""
+    """A manifest value as the op stores it: dtype names become torch dtypes, ADT values their Python objects."""
     from tileops.manifest import kinds as k
 
     inner = kind.inner if isinstance(kind, k.Maybe) else kind
+    if isinstance(value, ADTValue):
+        return to_object(value, inner)
     return _TORCH_DTYPES[value] if isinstance(inner, k.DType) and isinstance(value, str) else value
 
 

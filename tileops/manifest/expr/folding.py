@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tileops.manifest.expr.syntax import Expr, call_name, presence_name
+from tileops.manifest.expr.syntax import Expr, call_name, field_of, presence_name
 from tileops.manifest.primitives import PRIMITIVES, DomainError
 
 
@@ -19,7 +19,7 @@ class Facts:
     """What is known.
 
     Attributes:
-        constants: value of names; None for an absent parameter.
+        constants: value of names; None for an absent parameter. A field of an ADT is named ``layout.packing``.
         present: whether a tensor or a parameter is there.
     """
 
@@ -76,8 +76,11 @@ def _fold(node: ast.expr, facts: Facts) -> ast.expr:
     match node:
         case ast.Name(id=name):
             return _constant(facts.constants[name], node) if name in facts.constants else node
-        case ast.Attribute(value=ast.Name(id=name), attr="value") if name in facts.constants:
-            return _constant(facts.constants[name], node)
+        case ast.Attribute(value=ast.Name(id=name), attr="value"):
+            return _constant(facts.constants[name], node) if name in facts.constants else node
+        case ast.Attribute():
+            read = ".".join(field_of(node) or ())
+            return _constant(facts.constants[read], node) if read in facts.constants else node
         case ast.BoolOp(op=op, values=values):
             return _fold_bool(node, values, isinstance(op, ast.And), facts)
         case ast.UnaryOp(op=op, operand=operand):

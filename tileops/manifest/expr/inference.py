@@ -11,7 +11,7 @@ from typing import Any
 
 from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES
-from tileops.manifest.expr.syntax import COMPREHENSION_CALLS, Expr, call_name, presence_name
+from tileops.manifest.expr.syntax import COMPREHENSION_CALLS, Expr, call_name, field_of, presence_name
 from tileops.manifest.primitives import PRIMITIVES, DomainError
 
 
@@ -94,8 +94,10 @@ class _Inference:
                 return self._call(node, scope)
             case ast.Subscript(value=value, slice=index):
                 return self._subscript(node, value, index, scope)
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                return self._attribute(node, name, attribute, scope)
+            case ast.Attribute(value=ast.Name(id=name), attr="value"):
+                return self._payload(node, name, scope)
+            case ast.Attribute(value=value, attr=attribute):
+                return self._field(node, value, attribute, scope)
         raise self.expr.error("is outside the expression language", node)
 
     # --- leaves ---
@@ -110,9 +112,44 @@ class _Inference:
             raise self.expr.error(f"{name!r} is a tensor; only present({name}) tests it", node)
         return kind
 
-    def _attribute(self, node: ast.expr, name: str, attribute: str, scope: Scope) -> k.Kind:
-        if attribute != "value":
-            raise self.expr.error(f"{name!r} has no field {attribute!r}", node)
+    def _field(self, node: ast.Attribute, value: ast.expr, attribute: str, scope: Scope) -> k.Kind:
+        """A field of an ADT, which every constructor that is still possible must have."""
+        subject = ast.unparse(value)
+        kind = self.kind(value, scope)
+        if isinstance(kind, k.Maybe):
+            raise self.expr.error(
+                f"{subject}.{attribute} is read where {subject} may be absent; guard it with present({subject})", node
+            )
+        if not isinstance(kind, k.ADT):
+            raise self.expr.error(f"{subject!r} is of kind {kind}, which has no field {attribute!r}", node)
+        known = scope.names.get(".".join(field_of(node) or ()))
+        if attribute == "kind":
+            names = tuple(constructor.name for constructor in kind.constructors)
+            return k.Str(names) if known is None else k.restrict(known, names) or k.Str(names)
+        fields = [constructor.field(attribute) for constructor in kind.constructors]
+        lacking = [
+            constructor.name for constructor, field in zip(kind.constructors, fields, strict=True) if field is None
+        ]
+        if len(lacking) == len(fields):
+            raise self.expr.error(f"no constructor of {kind} that is possible here has a field {attribute!r}", node)
+        if lacking:
+            guard = next(item.name for item, field in zip(kind.constructors, fields, strict=True) if field is not None)
+            raise self.expr.error(
+                f"{attribute!r} is a field of {guard} only, but {subject} may be {lacking[0]} here; "
+                f"guard it with {subject}.kind == {guard!r}",
+                node,
+            )
+        if known is not None:
+            return known
+        common: k.Kind | None = None
+        for found in fields:
+            assert found is not None
+            common = found.kind if common is None else k.join(common, found.kind)
+        if common is None:
+            raise self.expr.error(f"{attribute!r} is of different kinds in the constructors of {kind}", node)
+        return common
+
+    def _payload(self, node: ast.expr, name: str, scope: Scope) -> k.Kind:
         kind = scope.kind(name)
         if kind is None:
             raise self.expr.error(f"{name!r} is not declared; declare it in params", node)
@@ -299,8 +336,8 @@ class _Inference:
             case ast.Call():
                 subject = presence_name(node)
                 return scope if subject is None else self._narrow_presence(subject, truth, scope)
-            case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[right]):
-                return self._narrow_comparison(name, op, right, truth, scope)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._narrow_comparison(left, op, right, truth, scope)
         return scope
 
     def _narrow_presence(self, name: str, truth: bool, scope: Scope) -> Scope:
@@ -313,14 +350,32 @@ class _Inference:
         scope = replace(scope, absent=scope.absent | {name})
         return scope.with_kind(name, k.NONE) if isinstance(kind, k.Maybe) else scope
 
-    def _narrow_comparison(self, name: str, op: ast.cmpop, right: ast.expr, truth: bool, scope: Scope) -> Scope:
-        kind = scope.kind(name)
-        literals = _literals(right)
-        if kind is None or literals is None or name in scope.bound:
+    def _narrow_comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr, truth: bool, scope: Scope) -> Scope:
+        if not isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
             return scope
-        if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-            positive = isinstance(op, ast.Eq | ast.In) is truth
-            return scope.with_kind(name, k.restrict(kind, literals) if positive else k.exclude(kind, literals))
+        positive = isinstance(op, ast.Eq | ast.In) is truth
+        literals = _literals(right)
+        if literals is None and isinstance(op, ast.Eq | ast.NotEq):  # 'a' == x narrows like x == 'a'
+            left, literals = right, _literals(left)
+        if literals is None:
+            return scope
+        narrowed = k.restrict if positive else k.exclude
+        match left:
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="value"):
+                kind = scope.kind(name)
+                if kind is None or name in scope.bound:
+                    return scope
+                return scope.with_kind(name, narrowed(kind, literals))
+            case ast.Attribute():
+                read = field_of(left)
+                if read is None or read[0] in scope.bound:
+                    return scope
+                scope = scope.with_kind(".".join(read), narrowed(self.kind(left, scope), literals))
+                subject = scope.names.get(read[0])
+                if read[1] == "kind" and isinstance(subject, k.ADT) and not scope.unreachable:
+                    possible = scope.names[".".join(read)]
+                    assert isinstance(possible, k.Str)
+                    return scope.with_kind(read[0], subject.restricted(possible.literals or ()))
         return scope
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tileops.errors import ManifestError
+from tileops.manifest.expr.forms import reject_forms
 
 #: Primitives that take a comprehension as their argument.
 COMPREHENSION_CALLS = ("all", "sum", "max", "min")
@@ -52,6 +53,11 @@ class Expr:
         them.
         """
         return frozenset(_free_names(self.node, frozenset()))
+
+    @cached_property
+    def atoms(self) -> frozenset[str]:
+        """Like `names`, with a field of an ADT as ``layout.packing`` instead of the whole ``layout``."""
+        return frozenset(_free_names(self.node, frozenset(), fields=True))
 
     @cached_property
     def tested(self) -> frozenset[str]:
@@ -102,26 +108,38 @@ def call_name(node: ast.Call) -> str | None:
     return None
 
 
-def _free_names(node: ast.AST, bound: frozenset[str]) -> Iterator[str]:
+def field_of(node: ast.AST) -> tuple[str, str] | None:
+    """``(layout, packing)`` of ``layout.packing`` or ``layout.value.packing``, else None."""
+    match node:
+        case ast.Attribute(value=ast.Name(id=name), attr=field) if field != "value":
+            return name, field
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="value"), attr=field):
+            return name, field
+    return None
+
+
+def _free_names(node: ast.AST, bound: frozenset[str], fields: bool = False) -> Iterator[str]:
     match node:
         case ast.Name(id=name):
             if name not in bound and name != "inf":
                 yield name
+        case ast.Attribute() if fields and (read := field_of(node)) is not None and read[0] not in bound:
+            yield ".".join(read)
         case ast.Call(args=arguments, keywords=keywords):
             if presence_name(node) is None:
                 for child in [*arguments, *(keyword.value for keyword in keywords)]:
-                    yield from _free_names(child, bound)
+                    yield from _free_names(child, bound, fields)
         case ast.GeneratorExp(elt=element, generators=clauses):
             inner = bound
             for clause in clauses:
-                yield from _free_names(clause.iter, inner)
+                yield from _free_names(clause.iter, inner, fields)
                 inner = inner | {name.id for name in ast.walk(clause.target) if isinstance(name, ast.Name)}
                 for condition in clause.ifs:
-                    yield from _free_names(condition, inner)
-            yield from _free_names(element, inner)
+                    yield from _free_names(condition, inner, fields)
+            yield from _free_names(element, inner, fields)
         case _:
             for part in ast.iter_child_nodes(node):
-                yield from _free_names(part, bound)
+                yield from _free_names(part, bound, fields)
 
 
 def parse(source: object, where: str) -> Expr:
@@ -137,6 +155,7 @@ def parse(source: object, where: str) -> Expr:
     node = _python(source.strip(), where)
     expression = Expr(source.strip(), node, where)
     try:
+        reject_forms(node, expression)
         _allow(node, expression)
     except RecursionError:
         raise ExpressionError(where, source[:60], "the expression is nested too deeply") from None
@@ -181,7 +200,6 @@ def _allow(node: ast.AST, expr: Expr) -> None:
         case ast.BoolOp(values=values):
             children = list(values)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            _reject_identity(node, expr)
             for comparison in ops:
                 if not isinstance(comparison, _COMPARE):
                     raise expr.error(f"the comparison {_symbol(comparison)} {_OUTSIDE}", node)
@@ -197,19 +215,12 @@ def _allow(node: ast.AST, expr: Expr) -> None:
                     else [index]
                 ),
             ]
-        case ast.Attribute(value=ast.Name(), attr=attribute):
-            if attribute == "shape":
-                raise expr.error(
-                    "rules do not read a tensor's shape; declare it on the tensor, for example x: "
-                    '{shape: "[B, S, H, D]"}, '
-                    "and give two tensors of one shape the same shape term",
-                    node,
-                )
+        case ast.Attribute(value=ast.Name()):
+            return
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(), attr="value")):
             return
         case ast.Call():
             children = _allow_call(node, expr)
-        case ast.SetComp() | ast.Set():
-            raise expr.error(f"a set {_OUTSIDE}; to require distinct axes write unique_axes(dim, n)", node)
         case ast.GeneratorExp():
             raise expr.error(
                 f"a comprehension is allowed only as the argument of {', '.join(COMPREHENSION_CALLS)}", node
@@ -226,8 +237,6 @@ def _allow_call(node: ast.Call, expr: Expr) -> list[ast.AST]:
         raise expr.error(
             f"the call of {ast.unparse(node.func)!r} {_OUTSIDE}; only built-in primitives are called", node
         )
-    if name == "isinstance":
-        raise expr.error("isinstance is not built in; per_axis(p, i, n) reads an int-or-sequence parameter", node)
     if name == "present" and presence_name(node) is None:
         raise expr.error("present takes exactly one name: a tensor or a parameter that may be None", node)
     arguments: list[ast.AST] = []
@@ -252,16 +261,6 @@ def _allow_call(node: ast.Call, expr: Expr) -> list[ast.AST]:
             raise expr.error(f"an unpacked argument {_OUTSIDE}", node)
         arguments.append(keyword.value)
     return arguments
-
-
-def _reject_identity(node: ast.Compare, expr: Expr) -> None:
-    for op, right in zip(node.ops, node.comparators, strict=True):
-        if isinstance(op, ast.Is | ast.IsNot):
-            subject = ast.unparse(node.left)
-            if isinstance(right, ast.Constant) and right.value is None:
-                instead = f"not present({subject})" if isinstance(op, ast.Is) else f"present({subject})"
-                raise expr.error(f"presence is not tested with {_symbol(op)}; write {instead}", node)
-            raise expr.error(f"the comparison {_symbol(op)} {_OUTSIDE}", node)
 
 
 _SYMBOLS = {
@@ -352,6 +351,7 @@ def parse_shape(source: object, where: str) -> ShapeItems | Application:
 
     def checked(part: ast.expr) -> Expr:
         expression = Expr(text, part, where)
+        reject_forms(part, expression)
         _allow(part, expression)
         return expression
 
@@ -381,10 +381,10 @@ class _Substitution(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self.values.get(node.id, node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        # `opt.value` of a formal that stands for a name; primitive prefixes are not names.
-        if isinstance(node.value, ast.Name) and isinstance(self.values.get(node.value.id), ast.Name):
-            return ast.copy_location(ast.Attribute(self.values[node.value.id], node.attr, ast.Load()), node)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        # The function is a primitive, whose prefix is no name.
+        node.args = [self.visit(argument) for argument in node.args]
+        node.keywords = [ast.keyword(item.arg, self.visit(item.value)) for item in node.keywords]
         return node
 
 

@@ -6,7 +6,7 @@ member's function says what it computes. Adding a member takes a registration he
 
 from __future__ import annotations
 
-from tileops.manifest.primitives import general, generators, predicates
+from tileops.manifest.primitives import attention, general, generators, moe, predicates
 from tileops.manifest.primitives.registry import (
     GENERATORS,
     PREDICATES,
@@ -29,7 +29,9 @@ __all__ = [
     "Member",
     "Predicate",
     "Primitive",
+    "attention",
     "general",
     "generators",
+    "moe",
     "predicates",
 ]

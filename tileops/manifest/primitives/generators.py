@@ -12,7 +12,12 @@ from tileops.manifest.primitives.registry import DomainError, Formal, generator
 LENGTHS = Formal("lengths", k.INTS)
 
 
-def _lengths(lengths: Sequence[int]) -> np.ndarray:
+def checked_lengths(lengths: Sequence[int]) -> np.ndarray:
+    """`lengths` as an array.
+
+    Raises:
+        DomainError: one is negative.
+    """
     if any(length < 0 for length in lengths):
         raise DomainError(f"lengths must not be negative, got {list(lengths)}")
     return np.asarray(lengths, dtype=np.int64)
@@ -27,7 +32,7 @@ def as_tensor(lengths: Sequence[int]) -> np.ndarray:
 @generator("prefix_sum", LENGTHS)
 def prefix_sum(lengths: Sequence[int]) -> np.ndarray:
     """``[0, l0, l0 + l1, ...]``: one more element than there are lengths."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(_lengths(lengths))])
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(checked_lengths(lengths))])
 
 
 @generator("exclusive_prefix_sum", LENGTHS)
@@ -39,21 +44,21 @@ def exclusive_prefix_sum(lengths: Sequence[int]) -> np.ndarray:
 @generator("packed_positions", LENGTHS)
 def packed_positions(lengths: Sequence[int]) -> np.ndarray:
     """Position of each packed token in its own request."""
-    parts = [np.arange(length, dtype=np.int64) for length in _lengths(lengths)]
+    parts = [np.arange(length, dtype=np.int64) for length in checked_lengths(lengths)]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 @generator("token_indices", LENGTHS, rank=2)
 def token_indices(lengths: Sequence[int]) -> np.ndarray:
     """One (request, position) pair per packed token."""
-    requests = np.repeat(np.arange(len(lengths), dtype=np.int64), _lengths(lengths))
+    requests = np.repeat(np.arange(len(lengths), dtype=np.int64), checked_lengths(lengths))
     return np.stack([requests, packed_positions(lengths)], axis=1)
 
 
 def _chunk_counts(lengths: Sequence[int], chunk: int) -> np.ndarray:
     if chunk <= 0:
         raise DomainError(f"the chunk size must be positive, got {chunk}")
-    return -(-_lengths(lengths) // chunk)
+    return -(-checked_lengths(lengths) // chunk)
 
 
 @generator("chunk_indices", LENGTHS, Formal("chunk", k.INT), rank=2)
