@@ -105,13 +105,16 @@ def test_constructs_outside_the_language(source: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("source", "remedy"),
     [
-        ("weight.shape == (M, K)", 'declare it on the tensor, for example x: {shape: "[B, S, H, D]"}'),
-        ("weight.shape == S.shape", "give two tensors of one shape the same shape term"),
-        ("weight is None", "write not present(weight)"),
+        ("weight.shape == (M, K)", 'write weight: {shape: "[M, K]"}'),
+        ("weight.shape == pads.shape", 'write one shape term for weight and pads, such as "[*S]"'),
+        ("weight.shape[0] > 1", 'name its axes, weight: {shape: "[...]"}, and'),
+        ("weight is None or M > 0", "write not present(weight)"),
         ("limit is not None", "write present(limit)"),
-        ("limit == None", "write present(limit)"),
-        ("isinstance(pads, tuple)", "per_axis(p, i, n)"),
-        ("len({d % 4 for d in pads}) == len(pads)", "write unique_axes(dim, n)"),
+        ("limit == None", "write not present(limit)"),
+        ("limit != None", "write present(limit)"),
+        ("pads[1] if isinstance(pads, tuple) else pads", "write per_axis(pads, 1, n)"),
+        ("isinstance(pads, tuple)", "write per_axis(pads, i, n)"),
+        ("len({d % 4 for d in pads}) == len(pads)", "write unique_axes(pads, 4)"),
     ],
 )
 def test_rejected_rule_forms_name_their_rewrite(source: str, remedy: str) -> None:

@@ -250,7 +250,7 @@ MUTATIONS: list[tuple[Change, str]] = [
     ),
     (sig(lambda s: s["let"].update(half="half + 1")), "lets depend on each other in a cycle: half -> half"),
     (rule("N"), "signature.shape_rules[2]: expected a condition, 'N' is of kind Dim"),
-    (rule("a.shape == (M, K)"), 'declare it on the tensor, for example x: {shape: "[B, S, H, D]"}'),
+    (rule("a.shape == (M, K)"), 'write a: {shape: "[M, K]"}'),
     (
         rule("P == N // groups"),
         'signature.shape_rules[2]: an equality does not define a name; write let: {P: "N // groups"}',
@@ -260,7 +260,7 @@ MUTATIONS: list[tuple[Change, str]] = [
         "signature.shape_rules[2]: in 'bias is None or N > 0' at column 1: presence is not",
     ),
     (rule("limit is None"), "write not present(limit)"),
-    (rule("isinstance(groups, int)"), "isinstance is not built in; per_axis(p, i, n)"),
+    (rule("isinstance(groups, int)"), "isinstance is not built in; write per_axis(groups, i, n)"),
     (rule("len({x for x in (1, 2)}) == 2"), "to require distinct axes write unique_axes(dim, n)"),
     (
         rule("mode == 'max'"),
@@ -440,8 +440,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     directory = ["--spec-dir", str(write(tmp_path, fields)), "--static"]
     assert validate.main(directory) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "[schema] ToyFwdOp: ref_api: 'no name' is no qualified name; write for example torch.matmul (toy.yaml)",
-        "[signature] ToyFwdOp: signature.shape_rules[2]: expected a condition, 'N' is of kind Dim (toy.yaml)",
+        "[schema] ToyFwdOp: ref_api: 'no name' is no qualified name; write for example torch.matmul (toy.yaml:4)",
+        "[signature] ToyFwdOp: signature.shape_rules[2]: expected a condition, 'N' is of kind Dim (toy.yaml:72)",
         "1 entry checked: 2 errors",
     ]
     assert validate.main([*directory, "--levels", "signature"]) == 1

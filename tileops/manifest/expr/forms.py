@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from tileops.manifest.expr.syntax import Expr
 
 
+#: Comparisons with None: how they are written, and what stands before ``present`` instead.
+_IDENTITY: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Is: ("is", "not "),
+    ast.Eq: ("==", "not "),
+    ast.IsNot: ("is not", ""),
+    ast.NotEq: ("!=", ""),
+}
+
+
 def reject_forms(node: ast.AST, expr: Expr) -> None:
     """Raises `ExpressionError` at the first refused form in `node`, outermost first."""
     for part in ast.walk(node):
@@ -31,13 +40,12 @@ def _message(node: ast.AST) -> str | None:
             return f"a rule does not declare a shape; write {_shape_of(left)}: {{shape: {_quoted(sizes)}}}"
         case ast.Attribute(attr="shape"):
             name = ast.unparse(node.value)
-            return f'a rule does not read the shape of a tensor; name its axes, {name}: {{shape: "[...]"}}, and read those'
-        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
-            name = ast.unparse(left)
-            symbol, instead = (
-                ("is", f"not present({name})") if isinstance(op, ast.Is) else ("is not", f"present({name})")
+            return (
+                f'a rule does not read the shape of a tensor; name its axes, {name}: {{shape: "[...]"}}, and read those'
             )
-            return f"presence is not tested with '{symbol}'; write {instead}"
+        case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None)]) if type(op) in _IDENTITY:
+            symbol, negation = _IDENTITY[type(op)]
+            return f"presence is not tested with {symbol!r}; write {negation}present({ast.unparse(left)})"
         case ast.IfExp(
             test=ast.Call(func=ast.Name(id="isinstance"), args=[subject, *_]),
             body=ast.Subscript(value=value, slice=index),
