@@ -47,7 +47,12 @@ def test_everything_plans(record_property: Callable[[str, object], None]) -> Non
 @pytest.mark.parametrize("name", SEVEN)
 def test_rows_cover_the_float_dtypes(name: str) -> None:
     calls = cases(load_all()[name])
-    ordinary = [call for call in calls if call.indices["T"] != "float8_e4m3fn"]
+    # A sweep names bytes, so its shape differs by the width of the dtype; integers have rows of their own.
+    ordinary = [
+        call
+        for call in calls
+        if call.indices["T"] in ("float32", "bfloat16", "float16") and not call.label.startswith("sweep-")
+    ]
     by_label: dict[str, set[str]] = {}
     for call in ordinary:
         by_label.setdefault(call.label, set()).add(call.indices["T"])
