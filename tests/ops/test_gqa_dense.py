@@ -12,6 +12,7 @@ from tests.ops.helpers import FLOATS, at_threads, bits, check
 from tileops import jit, settings
 from tileops.attention import GQADenseFwdOp
 from tileops.errors import CheckError, DispatchError
+from tileops.kernels.attention import gqa_dense_cpu
 from tileops.workloads import inputs
 from tileops.workloads.attention import gqa_dense
 
@@ -266,6 +267,71 @@ def test_nan_and_infinity_propagate(dtype: torch.dtype, S_q: int) -> None:
     assert o[:, :, 3:, 3].isnan().all()
     assert (o[:, :, :3, 4] == torch.inf).all()
     o[:, :, 3:, 3], o[:, :, :3, 4] = 0, 0
+    assert o.isfinite().all()
+
+
+def forms(dtype: torch.dtype) -> list[str]:
+    """How this machine can compute the products of blocked attention (see `tileops.kernels.attention._panels`)."""
+    target = jit.cpu_target()
+    found = ["floats"]
+    if dtype == torch.bfloat16 and target.has_avx512bf16:
+        found.append("pairs")
+    if target.has_amx:
+        found.append({torch.bfloat16: "amx1", torch.float16: "amx2", torch.float32: "amx3"}[dtype])
+    return found
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_hidden_keys_are_not_part_of_any_arithmetic(
+    dtype: torch.dtype, is_dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a mask hides may be infinite or NaN: the queries that do not see it give the same bits."""
+    for form in forms(dtype):
+        monkeypatch.setattr(gqa_dense_cpu, "_form", lambda call, form=form: form)
+        # Queries s see keys s + 41 - 20 .. s + 41: blocks of keys are hidden in part on both sides.
+        op = GQADenseFwdOp(window_size_left=20)
+        q, k, v = qkv(dtype, 40, 81)
+        if not is_dense:
+            k, v = (x.transpose(1, 3).contiguous().transpose(1, 3) for x in (k, v))
+        clean = op(q, k, v)
+        for which, x in enumerate((k, v)):
+            for value in (torch.nan, torch.inf, -torch.inf):
+                dirty = x.clone()
+                dirty[:, 50] = value  # seen by queries 9 to 29
+                got = op(q, dirty, v) if which == 0 else op(q, k, dirty)
+                for rows in (slice(0, 9), slice(30, 40)):
+                    assert torch.equal(bits(got[:, rows]), bits(clean[:, rows])), (form, "kv"[which], value)
+                if which == 1:
+                    assert not got[:, 9:30].isfinite().any(), (form, value)
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "generic"])
+def test_hidden_values_on_other_instruction_sets(level: str) -> None:
+    with settings.scope(cpu=level):
+        q, k, v = qkv(torch.bfloat16, 40, 40)
+        op = GQADenseFwdOp()
+        clean = op(q, k, v)
+        v[0, 33, 1, 5] = torch.nan
+        got = op(q, k, v)
+        assert got[:, 33:, 3:, 5].isnan().all()
+        got[:, 33:, 3:, 5] = clean[:, 33:, 3:, 5]
+        assert torch.equal(bits(got), bits(clean))
+
+
+@pytest.mark.parametrize("params", [{"softcap": 3.0}, {"sm_scale": -0.3}, {"is_causal": False}], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_products_with_infinite_values_keep_their_signs(dtype: torch.dtype, params: dict[str, object]) -> None:
+    """Infinities of both signs meet in an element only of the queries that see both."""
+    q, k, v = qkv(dtype, 100, 300)
+    v[0, 40, :, 7], v[0, 240, :, 7], v[0, 240, :, 8] = torch.inf, -torch.inf, -torch.inf
+    op = GQADenseFwdOp(**params)
+    o, last = op(q, k, v), 0 if "is_causal" in params else 40
+    assert (o[:, :last, :, 7] == torch.inf).all()
+    assert o[:, last:, :, 7].isnan().all()
+    assert (o[:, last:, :, 8] == -torch.inf).all()
+    assert o[:, :last, :, 8].isfinite().all()
+    o[..., 7:9] = 0
     assert o.isfinite().all()
 
 

@@ -13,7 +13,8 @@ import math
 
 from tileops.jit import lang
 from tileops.jit.lang.pairs import join_bf16
-from tileops.kernels.attention import _panels
+from tileops.kernels.attention import _non_finite, _panels
+from tileops.kernels.attention._non_finite import MARK_BYTES
 from tileops.kernels.attention._panels import BLOCK_ROWS, ROW_BYTES, TILE_BYTES, TILE_ROWS, TILE_WORDS
 
 _LOG2E = math.log2(math.e)
@@ -26,7 +27,8 @@ def pack(dtype: str, form: str, dense: bool):
     """Body over (batch entry, key/value head, block of 32 keys).
 
     Keys become tiles of 16 keys, values tiles of 16 head elements by keys, both of `form` (see `_panels`). Keys
-    from S_kv on and elements from head_dim on are zeros.
+    from S_kv on and elements from head_dim on are zeros, and so are values that are not finite: `marks` says for each
+    unit whether there are any (see `_non_finite`).
 
     `geometry` is ``S_kv, H_kv, head_dim, padded head_dim``, then the byte steps of k and v over B, S, H, D.
     """
@@ -40,9 +42,10 @@ def pack(dtype: str, form: str, dense: bool):
     copy_floats = _panels.copy_row(dtype, "floats", dense)
     pair_rows = _panels.pair_rows(dtype if dense else "f32", form)
     fill_row = _panels.fill_row()
-    transpose = _panels.transpose()
+    clear_row, transpose = _panels.clear_row(), _panels.transpose()
+    store_i32 = lang.store_i32
 
-    def body(begin, end, tid, k, v, packed_k, packed_v, scratch, scratch_bytes, geometry):
+    def body(begin, end, tid, k, v, packed_k, packed_v, marks, scratch, scratch_bytes, geometry):
         S_kv = load_i64(geometry)
         H_kv = load_i64(geometry + 8)
         D = load_i64(geometry + 16)
@@ -78,6 +81,7 @@ def pack(dtype: str, form: str, dense: bool):
                 else:
                     fill_row(words * parts, place, TILE_BYTES)
             row = v + batch * v_b + head * v_h + first * v_s
+            seen = lang.zeros()
             for i in range(block_tiles):
                 for w in range(TILE_WORDS):
                     place = stage + w * padded * 4
@@ -94,9 +98,10 @@ def pack(dtype: str, form: str, dense: bool):
                             if r + 1 < count:
                                 copy_floats(row + (r + 1) * v_s, v_d, D, padded, high_row, ROW_BYTES, 0, 0)
                                 high = high_row
-                        pair_rows(low, high, D, padded, place, stage_part)
+                        seen = seen + pair_rows(low, high, D, padded, place, stage_part)
                     elif r < count:
                         copy_row(row + r * v_s, v_d, D, padded, place, ROW_BYTES, 0, 0)
+                        seen = seen + clear_row(padded, place)
                     else:
                         fill_row(padded, place, ROW_BYTES)
                 out = packed_v + unit // blocks * blocks * block_bytes + (block * block_tiles + i) * TILE_BYTES
@@ -106,6 +111,7 @@ def pack(dtype: str, form: str, dense: bool):
                         for w in range(0, TILE_WORDS, lanes):
                             source = stage + part * stage_part + w * padded * 4 + d * 4
                             transpose(source, padded * 4, tile + w * 4, ROW_BYTES)
+            store_i32(marks + unit * MARK_BYTES, 1 if lang.any_true(seen != seen) else 0)
 
     return body
 
@@ -114,8 +120,9 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
     """Body over (batch entry, key/value head, block of `block_q` queries) on what `pack` wrote.
 
     `geometry` is ``S_q, S_kv, H_kv, group, head_dim, padded head_dim, window_left, window_right`` (-1 for all, the
-    causal limit folded into window_right) and the byte steps of q over B, S, H, D. `scale` multiplies the scores;
-    with ``cap > 0`` they become ``cap * tanh(score / cap)``.
+    causal limit folded into window_right) and the byte steps of q and v over B, S, H, D. `scale` multiplies the
+    scores; with ``cap > 0`` they become ``cap * tanh(score / cap)``. Values that are not finite are read from `v`
+    itself, where the `marks` of `pack` say so.
     """
     load_i64, store_i32 = lang.load_i64, lang.store_i32
     lanes = lang.lanes()
@@ -136,15 +143,18 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
     weight_panel = parts * weight_part
     tile_keys = TILE_WORDS * word_elements
     weigh = _weigh(form, weight_part)
+    add_non_finite = _non_finite.add_products(dtype)
     LOG2E = _LOG2E
 
-    def body(begin, end, tid, scale, cap, q, packed_k, packed_v, o, scratch, scratch_bytes, geometry):
+    def body(begin, end, tid, scale, cap, q, v, packed_k, packed_v, marks, o, scratch, scratch_bytes, geometry):
         S_q, S_kv = load_i64(geometry), load_i64(geometry + 8)
         H_kv, group = load_i64(geometry + 16), load_i64(geometry + 24)
         D, padded = load_i64(geometry + 32), load_i64(geometry + 40)
         left, right = load_i64(geometry + 48), load_i64(geometry + 56)
         q_b, q_s = load_i64(geometry + 64), load_i64(geometry + 72)
         q_h, q_d = load_i64(geometry + 80), load_i64(geometry + 88)
+        v_b, v_s = load_i64(geometry + 96), load_i64(geometry + 104)
+        v_h, v_d = load_i64(geometry + 112), load_i64(geometry + 120)
         shift = S_kv - S_q
         columns = S_q * group
         blocks = (columns + block_q - 1) // block_q
@@ -217,6 +227,8 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
             all_high = lesser(S_kv, s_first + shift + right + 1) if right >= 0 else S_kv
             head_k = packed_k + (batch * H_kv + head) * head_bytes
             head_v = packed_v + (batch * H_kv + head) * head_bytes
+            head_marks = marks + (batch * H_kv + head) * key_blocks * MARK_BYTES
+            values = v + batch * v_b + head * v_h
             for key in range(some_low, some_high, block_kv):
                 count = (lesser(block_kv, some_high - key) + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
                 k_block = head_k + key * key_bytes
@@ -262,6 +274,10 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
                             weights + j * weight_panel, weight_panel, weight_part,
                             outputs + j * out_panel + d * vector, out_panel,
                         )  # fmt: skip
+                add_non_finite(
+                    head_marks, key, lesser(count, S_kv - key), values, v_s, v_d, D, 2 * pairs_used, scores,
+                    score_panel, outputs, out_panel, peaks, lows, highs, factor,
+                )  # fmt: skip
 
             for j in range(2 * pairs_used):
                 total = ld(sums + j * vector)

@@ -248,21 +248,49 @@ def _word(i, dst, dst_tile):
 def pair_rows(dtype: str, form: str) -> lang.Word:
     """``pair(low, high, n, padded, dst, dst_part)``: word ``i`` holds element ``i`` of both rows, zeros from `n` on.
 
-    Parts lie `dst_part` bytes apart.
+    Parts lie `dst_part` bytes apart. Elements that are not finite are written as zeros; the result, a vector, is NaN
+    in some lane if there were any.
     """
     size, parts = lang.itemsize(dtype), parts_of(form)
 
-    @lang.tile("low: i64, high: i64, n: i64, padded: i64, dst: i64, dst_part: i64")
+    @lang.tile("low: i64, high: i64, n: i64, padded: i64, dst: i64, dst_part: i64", returns="vec")
     def pair(t, low, high, n, padded, dst, dst_part):
-        def step(i, _):
+        def step(i, seen):
             mask = t.mask_lt(n - i)
-            rows = [bf16_parts(t.load(dtype, row + i * size, mask), parts) for row in (low, high)]
+            seen, rows = list(seen), []
+            for r, row in enumerate((low, high)):
+                finite, seen[r] = only_finite(t, t.load(dtype, row + i * size, mask), seen[r])
+                rows.append(bf16_parts(finite, parts))
             for part, (first, second) in enumerate(zip(*rows, strict=True)):
                 t.store_words(dst + dst_part * part + i * 4, join_bf16(first, second))
+            return seen
 
-        t.loop(0, padded, t.LANES, (), step)
+        low_seen, high_seen = t.loop(0, padded, t.LANES, [t.vconst(0.0)] * 2, step)
+        return low_seen + high_seen
 
     return pair
+
+
+def clear_row() -> lang.Word:
+    """``clear(words, row)``: zeroes the float32 of a row that are not finite; the result is as of `pair_rows`."""
+
+    @lang.tile("words: i64, row: i64", returns="vec")
+    def clear(t, words, row):
+        def step(i, seen):
+            finite, new = only_finite(t, t.load("f32", row + i * 4), seen[0])
+            t.store("f32", row + i * 4, finite)
+            return [new]
+
+        (seen,) = t.loop(0, words, t.LANES, [t.vconst(0.0)], step)
+        return seen
+
+    return clear
+
+
+def only_finite(t, x, seen):
+    """`x` with zeros for what is not finite, and `seen`, now NaN in lanes where that was the case."""
+    nothing = x * 0.0
+    return t.select(nothing == 0.0, x, 0.0), seen + nothing
 
 
 def store_row(dtype: str) -> lang.Word:

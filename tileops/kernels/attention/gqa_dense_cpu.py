@@ -19,6 +19,8 @@ _FACTORIES = "tileops.kernels.attention"
 _CACHE_LINE = 64
 #: Keys of a packed block, and the multiple to which head_dim is padded.
 _BLOCK = 32
+#: Bytes of what is noted of a packed block of values, see `_non_finite`.
+_MARK_BYTES = 4
 
 
 def _unsupported(call: GQADenseCall) -> str | None:
@@ -80,14 +82,14 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         form, dtype = _form(call), call.q.short
         pack = Program.of(
             f"{_FACTORIES}._blocked_cpu:pack",
-            ["ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
+            ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
             dtype=dtype,
             form=form,
             dense=_is_dense(call.k, call.v),
         )
         attend = Program.of(
             f"{_FACTORIES}._blocked_cpu:attend",
-            ["f32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
+            ["f32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "i64", "ptr"],
             dtype=dtype,
             out_dtype=call.o.short,
             form=form,
@@ -107,13 +109,13 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         query_blocks = -(-S_q * (H // H_kv) // block_q)
         word_bytes = _ELEMENT_BYTES[form]
         packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
+        mark_bytes = _round_up(B * H_kv * key_blocks * _MARK_BYTES, _CACHE_LINE)
 
         left, right = _key_limits(call)
         itemsize = call.q.itemsize
-        packing = _geometry(
-            [S_kv, H_kv, D, padded, *_bytes(call.k.strides, itemsize), *_bytes(call.v.strides, itemsize)]
-        )
-        attending = _geometry([S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *_bytes(call.q.strides, itemsize)])
+        q_steps, k_steps, v_steps = (_bytes(x.strides, itemsize) for x in (call.q, call.k, call.v))
+        packing = _geometry([S_kv, H_kv, D, padded, *k_steps, *v_steps])
+        attending = _geometry([S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *q_steps, *v_steps])
         pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
         # A row of zeros, 16 rows of words for each part, two rows of float32.
         pack_scratch = (3 + 16 * _PARTS[form]) * padded * 4
@@ -137,17 +139,21 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
             _keep: Any = (packing, attending),
         ) -> None:  # fmt: skip
             threads = team(attend_limit)
-            scratch = empty(2 * packed + per_thread * max(threads, 2) + _CACHE_LINE, dtype=uint8, device="cpu")
+            scratch = empty(
+                2 * packed + mark_bytes + per_thread * max(threads, 2) + _CACHE_LINE, dtype=uint8, device="cpu"
+            )
             packed_k = -(-scratch.data_ptr() // _CACHE_LINE) * _CACHE_LINE
             packed_v = packed_k + packed
-            work = packed_v + packed
+            marks = packed_v + packed
+            work = marks + mark_bytes
             pack(
                 team(pack_limit), pack_units,
-                k.data_ptr(), v.data_ptr(), packed_k, packed_v, work, pack_scratch, pack_at,
+                k.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, work, pack_scratch, pack_at,
             )  # fmt: skip
             attend(
                 threads, attend_units,
-                scale, cap, q.data_ptr(), packed_k, packed_v, o.data_ptr(), work, attend_scratch, attend_at,
+                scale, cap, q.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, o.data_ptr(),
+                work, attend_scratch, attend_at,
             )  # fmt: skip
 
         return launch
