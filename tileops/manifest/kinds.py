@@ -195,6 +195,8 @@ STRING = Str()
 TENSOR = Tensor()
 INTS = Seq(INT)
 NUMBER = Union((INT, REAL))
+#: A scalar of any numeric type, a bool included; expressions may read it as a number.
+ANY_NUMBER = Opaque("Number")
 
 _ATOMS: dict[str, Kind] = {"int": INT, "bool": BOOL, "float": REAL, "str": STRING}
 _OPAQUE = ("Number", "dict", "torch.Tensor", "object")
@@ -204,6 +206,8 @@ def fits(actual: Kind, expected: Kind) -> bool:
     """Whether a value of kind `actual` may stand where `expected` is wanted."""
     if actual == expected:
         return True
+    if actual == ANY_NUMBER:
+        actual = NUMBER
     if isinstance(actual, Union) and not isinstance(expected, Union):
         return all(fits(member, expected) for member in actual.members)
     match expected:

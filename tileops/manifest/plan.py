@@ -369,7 +369,7 @@ class _Planner:
         name = unknown.pop()
         if not isinstance(self.signature.indices.get(name), k.Dim):
             return False
-        parts = _affine(item.expr.node, name)
+        parts = affine(item.expr.node, name)
         place = self._place(tensor.items, position)
         if parts is None or place is None or not self._rank(tensor, at_construction):
             return False
@@ -453,15 +453,15 @@ def _place_of(items: ShapeItems, from_right: bool) -> Place:
     return Place(fixed, tuple(item.expr for item in items if isinstance(item, Segment)), from_right)
 
 
-def _affine(node: ast.expr, name: str) -> tuple[ast.expr, ast.expr] | None:
-    """`(scale, offset)` with ``node == scale * name + offset``, or None."""
+def affine(node: ast.expr, name: str) -> tuple[ast.expr, ast.expr] | None:
+    """``(scale, offset)`` with ``node == scale * name + offset``; None where the expression is not of this form."""
     if not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)):
         return ast.Constant(0), node
     match node:
         case ast.Name():
             return ast.Constant(1), ast.Constant(0)
         case ast.BinOp(left=left, op=op, right=right):
-            first, second = _affine(left, name), _affine(right, name)
+            first, second = affine(left, name), affine(right, name)
             if first is None or second is None:
                 return None
             if isinstance(op, ast.Add | ast.Sub):

@@ -33,10 +33,10 @@ from tileops.manifest.branch import (
 from tileops.manifest.construction import bind_parameters, check_construction, construction_checks
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
-from tileops.manifest.expr import Expr, evaluate, fold, parse
+from tileops.manifest.expr import Axis, Expr, Segment, evaluate, fold, parse
 from tileops.manifest.expr.syntax import call_name
 from tileops.manifest.failures import Failures
-from tileops.manifest.plan import Plan, plan_branch
+from tileops.manifest.plan import Plan, affine, plan_branch
 from tileops.manifest.primitives import GENERATORS, PREDICATES, PRIMITIVES, DomainError
 from tileops.manifest.roofline import CallView, TensorFacts, evaluate_roofline, output_facts
 from tileops.manifest.signature import OUT
@@ -435,11 +435,35 @@ class _Row:
             name = ready[0]
             call = pending.pop(name)
             found[name] = self._generated_tensor(branch, name, call, scope)
-            for item, size in zip(branch.inputs[name].items, found[name].shape, strict=True):
-                match item.expr.node:
-                    case ast.Name(id=index) if index not in scope and index in self.signature.indices:
-                        scope[index] = size
+            self._solve(branch.inputs[name], found[name].shape, scope)
         return found
+
+    def _solve(self, tensor: BranchTensor, shape: tuple[int, ...], scope: dict[str, Any]) -> None:
+        """Gives the indices of a generated tensor's shape their values: ``[NS + 1]`` solves NS."""
+        fixed = sum(isinstance(item, Axis) for item in tensor.items)
+        if fixed > len(shape) or (fixed < len(shape) and fixed == len(tensor.items)):
+            member = tensor.decl.values
+            raise self.error(
+                None,
+                f"{tensor.decl.where}.values: {member.source if member else ''!r} has {len(shape)} axes, "
+                f"the shape {tensor.shape_text} has not",
+            )
+        position = 0
+        for item in tensor.items:
+            if isinstance(item, Segment):
+                size = len(shape) - fixed if len(tensor.items) == fixed + 1 else len(evaluate(item.expr, scope))
+                if isinstance(item.expr.node, ast.Name):
+                    scope.setdefault(item.expr.node.id, shape[position : position + size])
+                position += size
+                continue
+            unknown = item.expr.names - scope.keys()
+            index = next(iter(unknown), "")
+            parts = affine(item.expr.node, index) if len(unknown) == 1 else None
+            if parts is not None and index in self.signature.indices:
+                scale, offset = (evaluate(item.expr.with_node(part), scope) for part in parts)
+                if scale > 0 and shape[position] >= offset and (shape[position] - offset) % scale == 0:
+                    scope[index] = (shape[position] - offset) // scale
+            position += 1
 
     def _generated_tensor(self, branch: Branch, name: str, call: Expr, scope: Mapping[str, Any]) -> AbstractTensor:
         decl = branch.inputs[name].decl
@@ -461,12 +485,6 @@ class _Row:
             raise self.error(None, f"{decl.where}.dtype: a generated tensor is int32 or int64, got {dtype}")
         if values.size and (values.min() < facts.low or values.max() > facts.high):
             raise self.error(None, f"{decl.where}.values: a value of {call.source!r} does not fit {dtype}")
-        if values.ndim != len(branch.inputs[name].items):
-            raise self.error(
-                None,
-                f"{decl.where}.values: {call.source!r} has {values.ndim} axes, the shape "
-                f"{branch.inputs[name].shape_text} has not",
-            )
         return AbstractTensor(name, tuple(values.shape), dtype, values.astype(dtype), decl.cpu)
 
     def _check_requires(self, branch: Branch, inputs: Mapping[str, AbstractTensor], scope: Mapping[str, Any]) -> None:

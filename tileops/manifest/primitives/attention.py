@@ -8,7 +8,7 @@ import numpy as np
 
 from tileops.manifest import kinds as k
 from tileops.manifest.primitives.generators import LENGTHS, checked_lengths, packed_positions, prefix_sum
-from tileops.manifest.primitives.registry import DomainError, Formal, generator, predicate
+from tileops.manifest.primitives.registry import DomainError, Formal, count, generator, predicate
 
 
 def _positive(name: str, value: int) -> None:
@@ -30,8 +30,8 @@ def _drawn(rng: np.random.Generator, visible: np.ndarray, count: int, pad: int) 
     "nsa_block_indices",
     LENGTHS,
     Formal("block", k.INT),
-    Formal("selected", k.DIM),
-    Formal("heads", k.DIM),
+    count("selected"),
+    count("heads"),
     rank=3,
     random=True,
 )
@@ -49,9 +49,7 @@ def nsa_block_indices(
     return _drawn(rng, np.repeat(visible, heads), selected, total).reshape(total, heads, selected)
 
 
-@generator(
-    "nsa_block_counts", Formal("tokens", k.DIM), Formal("heads", k.DIM), Formal("selected", k.DIM), rank=2, random=True
-)
+@generator("nsa_block_counts", count("tokens"), count("heads"), count("selected"), rank=2, random=True)
 def nsa_block_counts(rng: np.random.Generator, tokens: int, heads: int, selected: int) -> np.ndarray:
     """``[tokens, heads]``: how many of the selected blocks a token attends to, from 1 to `selected`."""
     _positive("number of selected blocks", selected)
@@ -60,12 +58,12 @@ def nsa_block_counts(rng: np.random.Generator, tokens: int, heads: int, selected
 
 @generator(
     "causal_topk_indices",
-    Formal("batch", k.DIM),
-    Formal("queries", k.DIM),
-    Formal("heads", k.DIM),
-    Formal("k", k.DIM),
-    Formal("extent", k.DIM),
-    Formal("start", k.DIM),
+    count("batch"),
+    count("queries"),
+    count("heads"),
+    count("k"),
+    count("extent"),
+    count("start"),
     Formal("stride", k.INT),
     rank=4,
     random=True,
@@ -84,7 +82,7 @@ def causal_topk_indices(
     return _drawn(rng, rows, k, extent).reshape(batch, queries, heads, k)
 
 
-@generator("attn.sparse_topk_positions", LENGTHS, Formal("queries", k.DIM), Formal("k", k.DIM), rank=3, random=True)
+@generator("attn.sparse_topk_positions", LENGTHS, count("queries"), count("k"), rank=3, random=True)
 def sparse_topk_positions(rng: np.random.Generator, lengths: Sequence[int], queries: int, k: int) -> np.ndarray:
     """``[len(lengths), queries, k]``: distinct cache positions that each query may attend to, ascending, then -1.
 
@@ -96,9 +94,7 @@ def sparse_topk_positions(rng: np.random.Generator, lengths: Sequence[int], quer
     return _drawn(rng, ends.reshape(-1), k, -1).reshape(len(lengths), queries, k)
 
 
-@generator(
-    "key_windows", LENGTHS, Formal("first", k.DIM), Formal("count", k.DIM), Formal("side", k.Str(("start", "end")))
-)
+@generator("key_windows", LENGTHS, count("first"), count("count"), Formal("side", k.Str(("start", "end"))))
 def key_windows(lengths: Sequence[int], first: int, count: int, side: str) -> np.ndarray:
     """``[count]``: one end of the interval of packed keys that each query sees.
 

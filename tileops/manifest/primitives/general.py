@@ -12,7 +12,7 @@ from typing import Any
 
 from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES, represents
-from tileops.manifest.primitives.registry import DomainError, Formal, primitive
+from tileops.manifest.primitives.registry import DomainError, Formal, count, primitive
 
 AXES = k.Maybe(k.Union((k.INT, k.INTS)))
 INT_OR_SEQ = k.Maybe(k.Union((k.INT, k.INTS, k.Seq(k.Maybe(k.INT)))))
@@ -245,7 +245,7 @@ def pool_out(length: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> in
     return windows
 
 
-@primitive("mhc.expansion", Formal("q", k.DIM), result=k.DIM)
+@primitive("mhc.expansion", count("q"), result=k.DIM)
 def mhc_expansion(q: int) -> int:
     """The n with ``n * n + 2 * n == q``."""
     n = math.isqrt(q + 1) - 1
@@ -327,13 +327,13 @@ def coalesce_dtype(opt: str | None, T: str) -> str:
 # --- lists for rows and generator arguments ---
 
 
-@primitive("repeat", Formal("v", k.INT), Formal("n", k.DIM), result=k.INTS)
+@primitive("repeat", Formal("v", k.INT), count("n"), result=k.INTS)
 def repeat(v: int, n: int) -> list[int]:
     """`v`, `n` times."""
     return [v] * n
 
 
-@primitive("balanced_sizes", Formal("total", k.DIM), Formal("count", k.DIM), result=k.INTS)
+@primitive("balanced_sizes", count("total"), count("count"), result=k.INTS)
 def balanced_sizes(total: int, count: int) -> list[int]:
     """`total` split into `count` sizes that differ by at most one, the larger first."""
     if count <= 0:

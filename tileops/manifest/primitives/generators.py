@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tileops.manifest import kinds as k
-from tileops.manifest.primitives.registry import DomainError, Formal, generator
+from tileops.manifest.primitives.registry import DomainError, Formal, count, generator
 
 LENGTHS = Formal("lengths", k.INTS)
 
@@ -81,9 +81,9 @@ def full(shape: Sequence[int], value: int) -> np.ndarray:
 
 @generator(
     "paged_block_table",
-    Formal("batch", k.DIM),
-    Formal("width", k.DIM),
-    Formal("pool", k.DIM),
+    count("batch"),
+    count("width"),
+    count("pool"),
     rank=2,
     random=True,
 )
@@ -96,7 +96,7 @@ def paged_block_table(rng: np.random.Generator, batch: int, width: int, pool: in
     return rng.integers(0, pool, size=(batch, width))
 
 
-@generator("topk_ids", Formal("rows", k.DIM), Formal("k", k.DIM), Formal("experts", k.DIM), rank=2, random=True)
+@generator("topk_ids", count("rows"), count("k"), count("experts"), rank=2, random=True)
 def topk_ids(rng: np.random.Generator, rows: int, k: int, experts: int) -> np.ndarray:
     """``[rows, k]`` expert ids, distinct within a row."""
     if k > experts:
@@ -104,7 +104,7 @@ def topk_ids(rng: np.random.Generator, rows: int, k: int, experts: int) -> np.nd
     return np.argsort(rng.random((rows, experts)), axis=1)[:, :k]
 
 
-@generator("random_ids", Formal("rows", k.DIM), Formal("width", k.DIM), Formal("upper", k.DIM), rank=2, random=True)
+@generator("random_ids", count("rows"), count("width"), count("upper"), rank=2, random=True)
 def random_ids(rng: np.random.Generator, rows: int, width: int, upper: int) -> np.ndarray:
     """``[rows, width]`` ids below `upper`, drawn freely."""
     if upper <= 0:
@@ -112,7 +112,7 @@ def random_ids(rng: np.random.Generator, rows: int, width: int, upper: int) -> n
     return rng.integers(0, upper, size=(rows, width))
 
 
-@generator("sample_indices", Formal("n", k.DIM), Formal("high", k.DIM), random=True)
+@generator("sample_indices", count("n"), count("high"), random=True)
 def sample_indices(rng: np.random.Generator, n: int, high: int) -> np.ndarray:
     """`n` distinct ids below `high`."""
     if n > high:

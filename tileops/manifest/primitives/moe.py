@@ -13,10 +13,10 @@ import numpy as np
 
 from tileops.manifest import kinds as k
 from tileops.manifest.primitives.general import balanced_sizes, ceil_div
-from tileops.manifest.primitives.registry import DomainError, Formal, generator, predicate, primitive
+from tileops.manifest.primitives.registry import DomainError, Formal, count, generator, predicate, primitive
 
 LAYOUT = Formal("layout", k.ADT("MGroupedLayout"))
-ROWS, EXPERTS = Formal("rows", k.DIM), Formal("experts", k.DIM)
+ROWS, EXPERTS = count("rows"), count("experts")
 
 
 @primitive("moe.capacity", LAYOUT, ROWS, EXPERTS, result=k.DIM)
@@ -57,8 +57,8 @@ def layout_metadata(layout: Any, rows: int, experts: int) -> np.ndarray:
     if layout.metadata_kind == "physical_psum":
         return starts + np.asarray(counts, dtype=np.int64)
     owners = np.full(capacity(layout, rows, experts), -1, dtype=np.int64)
-    for expert, (start, count) in enumerate(zip(starts.tolist(), counts, strict=True)):
-        owners[start : start + count] = expert
+    for expert, (start, taken) in enumerate(zip(starts.tolist(), counts, strict=True)):
+        owners[start : start + taken] = expert
     return owners
 
 

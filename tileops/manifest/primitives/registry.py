@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from tileops.manifest import kinds as k
@@ -28,6 +29,7 @@ class Formal:
         required: whether it must be given.
         keyword: whether it is given by name only.
         tensor: the argument names a metadata tensor, whose contents are passed.
+        natural: a negative integer lies outside the domain. Its kind may be Int, so that parameters are accepted.
     """
 
     name: str
@@ -35,6 +37,12 @@ class Formal:
     required: bool = True
     keyword: bool = False
     tensor: bool = False
+    natural: bool = False
+
+
+def count(name: str) -> Formal:
+    """An argument that is a number of things: an integer that is not negative."""
+    return Formal(name, k.INT, natural=True)
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,23 @@ class Predicate(Member):
     rank: int | None = 1
 
 
+def _within(name: str, formals: tuple[Formal, ...], function: Callable[..., Any], skipped: int) -> Callable[..., Any]:
+    """`function` with the domain of its natural arguments. Symbolic sizes are never negative and pass."""
+    naturals = {formal.name: position + skipped for position, formal in enumerate(formals) if formal.natural}
+    if not naturals:
+        return function
+
+    @wraps(function)
+    def checked(*positional: Any, **named: Any) -> Any:
+        for formal, position in naturals.items():
+            value = positional[position] if position < len(positional) else named.get(formal, 0)
+            if isinstance(value, int) and value < 0:
+                raise DomainError(f"{formal} of {name} must not be negative, got {value}")
+        return function(*positional, **named)
+
+    return checked
+
+
 PRIMITIVES: dict[str, Primitive] = {}
 GENERATORS: dict[str, Generator] = {}
 PREDICATES: dict[str, Predicate] = {}
@@ -130,7 +155,7 @@ def primitive(
     """Registers the decorated function as a primitive."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        PRIMITIVES[name] = Primitive(name, function, formals, variadic, result)
+        PRIMITIVES[name] = Primitive(name, _within(name, formals, function, 0), formals, variadic, result)
         return function
 
     return register
@@ -142,7 +167,8 @@ def generator(
     """Registers the decorated function as a generator."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        GENERATORS[name] = Generator(name, function, formals, False, rank, random)
+        checked = _within(name, formals, function, int(random))
+        GENERATORS[name] = Generator(name, checked, formals, False, rank, random)
         return function
 
     return register
@@ -152,7 +178,7 @@ def predicate(name: str, *formals: Formal, rank: int | None = 1) -> Callable[[Ca
     """Registers the decorated function as a predicate."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        PREDICATES[name] = Predicate(name, function, formals, False, rank)
+        PREDICATES[name] = Predicate(name, _within(name, formals, function, 1), formals, False, rank)
         return function
 
     return register
