@@ -136,6 +136,18 @@ class Settings:
                 raise SettingsError(f"{item.metadata['var']}={text!r}: {error}") from None
         return cls(**values)
 
+    def to_environ(self) -> dict[str, str]:
+        """The variables that give a child process these settings; empty where one has its default."""
+        values = ((item, getattr(self, item.name)) for item in fields(self))
+        return {
+            item.metadata["var"]: ""
+            if value == item.default
+            else os.pathsep.join(value)
+            if isinstance(value, tuple)
+            else str(value)
+            for item, value in values
+        }
+
     def describe(self) -> list[tuple[str, Any, str]]:
         """`(variable, value, meaning)` of every setting."""
         return [(item.metadata["var"], getattr(self, item.name), item.metadata["doc"]) for item in fields(self)]

@@ -26,10 +26,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from tileops import settings
 from tileops.autotune.problem import Outcome, Problem
 from tileops.autotune.space import Config
 from tileops.errors import TuningError
+from tileops.jit.pool import worker_environment
 from tileops.jit.store import Store
 
 log = logging.getLogger("tileops.autotune")
@@ -87,7 +87,9 @@ class Worker:
 
     def __init__(self, problem: Problem, cache_dir: str, threads: int) -> None:
         self._problem = problem
-        self._environment = {**os.environ, **_overrides(cache_dir)}
+        self._environment = worker_environment(
+            TILEOPS_CACHE_DIR=cache_dir, TILEOPS_CACHE_TRUST="private", TILEOPS_JIT="lazy"
+        )
         self._threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -257,18 +259,3 @@ class ProcessMeasurer:
         for worker in self._workers:
             worker.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _overrides(cache_dir: str) -> dict[str, str]:
-    """Environment in which a worker finds the same modules and settings as this process."""
-    now = settings.current()
-    return {
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path),
-        "TILEOPS_CACHE_DIR": cache_dir,
-        "TILEOPS_CACHE_PATH": os.pathsep.join(now.cache_path),
-        "TILEOPS_CACHE_TRUST": "private",
-        "TILEOPS_JIT": "lazy",
-        "TILEOPS_CPU": now.cpu,
-        "TILEOPS_LAUNCHER": now.launcher,
-        "TILEOPS_RECORD": "",
-    }

@@ -7,12 +7,10 @@ history.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import math
 import os
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from typing import Any
 
 from tileops.autotune.problem import Outcome, Problem, config_text
 from tileops.errors import KernelCompileError
+from tileops.jit.pool import die_with_parent
 
 Reply = tuple[Outcome, float, str]
 
@@ -225,14 +224,6 @@ def serve(connection: Connection) -> None:
         connection.send(reply)
 
 
-def _die_with_parent() -> None:
-    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    try:
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return  # not Linux: a worker that hangs when its parent is killed has to be ended by hand
-
-
 def _limit_memory() -> None:
     """Lets an allocation beyond the machine's memory fail instead of taking the machine down."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -243,7 +234,7 @@ def _limit_memory() -> None:
 
 def main(argv: Sequence[str]) -> None:
     descriptor, threads, limited = int(argv[1]), int(argv[2]), argv[3] == "limited"
-    _die_with_parent()
+    die_with_parent()
     if limited:
         _limit_memory()
     import torch

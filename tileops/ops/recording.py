@@ -1,5 +1,10 @@
-"""``TILEOPS_RECORD``: every distinct call of a process, as JSON lines, for `tileops warm` and for bug
-reports.
+"""The distinct calls of an application as JSON lines, for `tileops warm --calls` and for bug reports.
+
+    TILEOPS_RECORD=calls.jsonl python serve.py          # or: with tileops.record("calls.jsonl"): ...
+
+A line holds an op's construction and the facts of its tensors, never their contents:
+
+    {"call": {"params": {"eps": 1e-05}, "target": null}, "op": "RMSNormFwdOp", "packed": null, "tensors": {"x": {...}}}
 """
 
 from __future__ import annotations
@@ -7,17 +12,54 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tileops import settings
-from tileops.kernels.base import TensorSpec
+from tileops.errors import TileOpsError
+from tileops.kernels.base import DTYPES, TensorSpec
 from tileops.ops.facts import CallFacts
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
 
 _log = logging.getLogger("tileops.ops")
-_written: set[str] = set()
+_written: set[tuple[str, str]] = set()
+
+
+@contextmanager
+def record_calls(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Inside the block, every distinct call of this process is appended to the file at `path`.
+
+    Calls that an op has seen before count as well. Process-wide, like every setting: calls of other threads are
+    recorded too.
+
+    Args:
+        path: a file of JSON lines; created where it does not exist.
+
+    Raises:
+        OSError: the file cannot be written.
+
+    Example:
+        >>> with tileops.record("calls.jsonl"):
+        ...     model(tokens)
+        >>> tileops.warm(calls="calls.jsonl")
+    """
+    from tileops.ops import base
+
+    place = Path(path).absolute()
+    with open(place, "ab"):
+        pass  # now, rather than with a log line at the first call
+    _written.difference_update({known for known in _written if known[0] == str(place)})
+    with settings.scope(record=str(place)):
+        # A plan is not recorded when it is used again, so every op makes its plans anew (its kernels stay).
+        for op in list(base._instances):
+            with op._lock:
+                op._reset_plans()
+        yield place
 
 
 def record(op: Op, facts: CallFacts) -> None:
@@ -31,13 +73,14 @@ def record(op: Op, facts: CallFacts) -> None:
         {
             "op": type(op).__name__,
             "call": json.loads(op._call),
-            "tensors": {name: _describe(spec) for name, spec in facts.tensors.items()},
+            "packed": facts.packed,
+            "tensors": {name: _describe(facts.tensors[name]) for name in op._input_names},
         },
         sort_keys=True,
     )
-    if line in _written:
+    if (path, line) in _written:
         return
-    _written.add(line)
+    _written.add((path, line))
     try:
         # One write to a file opened for appending: lines of several processes never mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -59,3 +102,59 @@ def _describe(spec: TensorSpec | None) -> dict[str, Any] | None:
         "device": spec.device,
         "alignment": spec.alignment,
     }
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One line of a calls file.
+
+    Attributes:
+        place: file and line.
+        op: name of the operator.
+        construction: what `dispatch.decode` reads.
+        packed: layout of a packed operand, or None.
+        tensors: the inputs by name; None for an absent one.
+    """
+
+    place: str
+    op: str
+    construction: str
+    packed: str | None
+    tensors: Mapping[str, TensorSpec | None]
+
+
+def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
+    """The distinct calls of a file that `record_calls` or ``TILEOPS_RECORD`` wrote, in their order.
+
+    Raises:
+        TileOpsError: the file cannot be read, or a line is not one that was recorded (the message names it).
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TileOpsError(f"cannot read the calls of {path}: {error}. Record some with TILEOPS_RECORD") from error
+    found: dict[str, RecordedCall] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line in found:
+            continue
+        place = f"{os.path.basename(path)}:{number}"
+        try:
+            found[line] = _parse(place, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TileOpsError(
+                f"{place}: not a recorded call ({type(error).__name__}: {error}); expected what TILEOPS_RECORD writes"
+            ) from error
+    return list(found.values())
+
+
+def _parse(place: str, content: Mapping[str, Any]) -> RecordedCall:
+    construction = json.dumps(content["call"], sort_keys=True, separators=(",", ":"))
+    tensors = {name: None if facts is None else _spec(facts) for name, facts in content["tensors"].items()}
+    return RecordedCall(place, str(content["op"]), construction, content.get("packed"), tensors)
+
+
+def _spec(facts: Mapping[str, Any]) -> TensorSpec:
+    shape, strides = tuple(map(int, facts["shape"])), tuple(map(int, facts["strides"]))
+    if facts["dtype"] not in DTYPES or len(shape) != len(strides) or min((*shape, *strides, 0)) < 0:
+        raise ValueError(f"no tensor has these facts: {dict(facts)}")
+    return TensorSpec(str(facts["device"]), facts["dtype"], shape, strides, int(facts["alignment"]))

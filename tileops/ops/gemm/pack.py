@@ -10,7 +10,7 @@ import torch
 
 from tileops import jit
 from tileops.errors import CheckError
-from tileops.jit import parallel
+from tileops.jit import Program, parallel
 from tileops.kernels.gemm import gemm_cpu
 from tileops.ops.dtypes import name_of
 from tileops.ops.gemm import arena
@@ -134,6 +134,12 @@ def packs() -> Iterator[PackedWeight]:
         packed = reference()
         if packed is not None:
             yield packed
+
+
+def programs(dtype: str) -> tuple[Program, ...]:
+    """What `pack` compiles for weights of a dtype."""
+    short = _SHORT[dtype]
+    return gemm_cpu.pack_program(short), gemm_cpu.dense_program(short, short)
 
 
 def _check(weight: torch.Tensor) -> None:

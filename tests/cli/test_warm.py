@@ -1,0 +1,156 @@
+"""Warming: an application that was recorded runs where compiling is forbidden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import tileops
+from tests.cli.helpers import APPLICATION, script, tileops_json
+from tests.cli.helpers import tileops as run
+from tileops import jit, settings
+from tileops.errors import TileOpsError
+from tileops.jit.pool import Task, compile_all
+from tileops.jit.program import Program
+from tileops.norm import RMSNormFwdOp
+from tileops.ops.recording import read_calls
+from tileops.ops.warming import needs
+
+pytestmark = [pytest.mark.in_tree_kernels, pytest.mark.xdist_group("warm")]
+
+OUTPUT = "torch.Size([3, 32]) 32.0\n"
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("application") / "serve.py"
+    path.write_text(APPLICATION)
+    return path
+
+
+@pytest.fixture(scope="module")
+def calls(application) -> Path:
+    path = application.with_name("calls.jsonl")
+    assert script(application, TILEOPS_RECORD=str(path), cache=application.with_name("cache")) == OUTPUT
+    return path
+
+
+def test_a_recorded_application_starts_without_compiling(application, calls, tmp_path):
+    assert "ColdKernelError" in script(application, cache=tmp_path, code=1, TILEOPS_JIT="forbid")
+    report = tileops_json("warm", "--calls", calls, "--jobs", 2, cache=tmp_path)
+    assert report["failed"] == []
+    assert report["without_kernel"] == {}
+    assert report["compiled"] >= 4
+    assert script(application, cache=tmp_path, TILEOPS_JIT="forbid") == OUTPUT
+    again = tileops_json("warm", "--calls", calls, cache=tmp_path)
+    assert (again["compiled"], again["present"]) == (0, report["compiled"])
+
+
+def test_another_cpu_is_warmed_by_name(application, calls, tmp_path):
+    run("warm", "--calls", calls, "--cpu", "generic", cache=tmp_path)
+    assert script(application, cache=tmp_path, TILEOPS_JIT="forbid", TILEOPS_CPU="generic") == OUTPUT
+    assert "ColdKernelError" in script(application, cache=tmp_path, code=1, TILEOPS_JIT="forbid")
+
+
+def test_recorded_calls_are_planned_for_a_gpu_that_is_not_there(calls):
+    found = needs(["RMSNormFwdOp", "SiluAndMulFwdOp"], calls=calls, arch=["sm_80", "sm_90a"])
+    assert {(need.arch, need.op) for need in found.programs} == {
+        (arch, op) for arch in ("sm_80", "sm_90a") for op in ("RMSNormFwdOp", "SiluAndMulFwdOp")
+    }
+    assert all(need.program.device == "cuda" for need in found.programs)
+
+
+def test_record_sees_calls_that_were_planned_before(tmp_path):
+    op, x = RMSNormFwdOp(normalized_shape=(8,)), torch.ones(2, 8)
+    op(x)
+    for _ in range(2):
+        path = tmp_path / "calls.jsonl"
+        path.unlink(missing_ok=True)
+        with tileops.record(path):
+            op(x)
+            op(x)
+            op(torch.ones(3, 8))
+        op(torch.ones(4, 8))
+        assert [call.tensors["x"].shape for call in read_calls(path)] == [(2, 8), (3, 8)]
+    assert settings.current().record is None
+
+
+def test_record_writes_facts_and_no_contents(tmp_path):
+    with tileops.record(tmp_path / "calls.jsonl") as path:
+        RMSNormFwdOp(normalized_shape=(8,))(torch.full((2, 8), 12345.0).t().contiguous().t())
+    (line,) = path.read_text().splitlines()
+    assert "12345" not in line
+    assert json.loads(line)["tensors"]["x"] == {
+        "dtype": "float32", "shape": [2, 8], "strides": [1, 2], "device": "cpu", "alignment": 4,
+    }  # fmt: skip
+
+
+def test_record_says_at_once_that_it_cannot_write(tmp_path):
+    with pytest.raises(OSError, match="calls"), tileops.record(tmp_path / "no" / "calls"):
+        pass
+
+
+@pytest.mark.parametrize("line", ["noise", "[]", "{}", '{"op": "x", "call": {}, "tensors": {"x": {"dtype": "odd"}}}'])
+def test_a_line_that_is_no_call_is_named(calls, line, tmp_path):
+    path = tmp_path / "calls.jsonl"
+    path.write_text(calls.read_text() + line + "\n")
+    with pytest.raises(TileOpsError, match=rf"calls.jsonl:{len(path.read_text().splitlines())}"):
+        tileops.warm(calls=path)
+
+
+def test_calls_that_no_longer_fit_are_reported(calls, tmp_path):
+    path = tmp_path / "calls.jsonl"
+    path.write_text(
+        calls.read_text().replace('"RMSNormFwdOp"', '"OldNormFwdOp"').replace('"shape": [64]', '"shape": [9]')
+    )
+    found = needs(calls=path)
+    assert {op for op, _, _, _ in found.refused} == {"OldNormFwdOp"}
+    assert found.programs
+
+
+def test_warm_from_python_reports_and_counts(calls, tmp_path):
+    seen = []
+    with settings.scope(cache_dir=str(tmp_path)):
+        report = tileops.warm(
+            [RMSNormFwdOp], calls=calls, jobs=1, progress=lambda *state: seen.append((*state[:2], state[2].state))
+        )
+    assert seen == [(1, 1, "compiled")]
+    assert (report.compiled, report.present, report.ok) == (1, 0, True)
+    assert str(report).startswith("1 kernels compiled, 0 present, 0 failed, ")
+
+
+def test_a_compiler_that_dies_costs_one_program(tmp_path, monkeypatch):
+    (tmp_path / "deadly.py").write_text(
+        "import os\n"
+        "def die():\n    os.abort()\n"
+        "def fail():\n    raise RuntimeError('no such kernel')\n"
+        "def good():\n    def body(begin, end, tid, a):\n        pass\n    return body\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tasks = [Task(Program.of(f"deadly:{name}", ["ptr"]), "native", "") for name in ("die", "fail", "good")]
+    with settings.scope(cache_dir=str(tmp_path / "cache")):
+        outcomes = {outcome.task.program.name: outcome for outcome in compile_all(tasks, 1)}
+        assert jit.get_entry(tasks[2].program)
+    assert {name: outcome.state for name, outcome in outcomes.items()} == {
+        "die": "failed", "fail": "failed", "good": "compiled",
+    }  # fmt: skip
+    assert "SIGABRT" in outcomes["die"].reason
+    assert "no such kernel" in outcomes["fail"].reason
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--arch", "sm_1"), ("--cpu", "z80"), ("--rows", "manifest", "--calls", "x"), ("NoSuchOp",)],
+)
+def test_bad_usage(arguments):
+    assert run("warm", *arguments, code=2)
+
+
+def test_an_unknown_operator_or_arch_is_an_error():
+    with pytest.raises(TileOpsError, match="NoSuchOp"):
+        tileops.warm(["NoSuchOp"])
+    with pytest.raises(TileOpsError, match="sm_1"):
+        tileops.warm(arch=["sm_1"])

@@ -1,0 +1,261 @@
+"""Compiling ahead: which programs a set of calls needs, and putting them into the store.
+
+report = tileops.warm(calls="calls.jsonl")                  # exactly what an application calls
+report = tileops.warm(["GemmFwdOp"], arch=["sm_90a"])       # the manifest's cases, for a GPU that is not here
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from tileops import autotune, manifest, settings
+from tileops.errors import TileOpsError
+from tileops.jit import pool
+from tileops.jit.pool import Outcome, Task
+from tileops.jit.program import Program
+from tileops.kernels.base import DeviceFacts
+from tileops.ops import planned as planning
+from tileops.ops import recording
+from tileops.ops.base import Op
+from tileops.ops.planned import PlannedCall, RefusedCall
+
+ARCHES = ("native", "sm_80", "sm_86", "sm_89", "sm_90a")
+CPUS = ("native", "x86-64-v3", "generic")
+
+
+@dataclass(frozen=True)
+class Need:
+    """A program that some call needs.
+
+    Attributes:
+        program: what is compiled.
+        arch: what for: the name of a CPU target, or a compute capability.
+        op: the first operator that needs it.
+        case_id: the first case, or line of a calls file, that needs it.
+    """
+
+    program: Program
+    arch: str
+    op: str
+    case_id: str
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The programs of a set of calls.
+
+    Attributes:
+        programs: each once.
+        refused: reasons by operator, architecture and case of the calls that no kernel serves.
+    """
+
+    programs: tuple[Need, ...]
+    refused: tuple[tuple[str, str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class WarmReport:
+    """What `warm` did.
+
+    Attributes:
+        compiled: programs compiled now.
+        present: programs that the store held already.
+        failed: (program, reason) of those that did not compile.
+        without_kernel: number of calls that no kernel serves, by "operator on architecture".
+        seconds: how long it took.
+    """
+
+    compiled: int
+    present: int
+    failed: tuple[tuple[str, str], ...]
+    without_kernel: dict[str, int]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything compiled."""
+        return not self.failed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "compiled": self.compiled,
+            "present": self.present,
+            "failed": [{"program": program, "reason": reason} for program, reason in self.failed],
+            "without_kernel": dict(self.without_kernel),
+            "seconds": round(self.seconds, 2),
+        }
+
+    def __str__(self) -> str:
+        counts = f"{self.compiled} kernels compiled, {self.present} present, {len(self.failed)} failed"
+        lines = [
+            f"{counts}, {self.seconds:.1f} s",
+            *(f"  {label}: {count} calls have no kernel" for label, count in self.without_kernel.items()),
+            *(f"  {program}: {reason}" for program, reason in self.failed),
+        ]
+        return "\n".join(lines)
+
+
+def warm(
+    ops: Iterable[str | type[Op]] | None = None,
+    *,
+    calls: str | os.PathLike[str] | None = None,
+    arch: Sequence[str] = ("native",),
+    cpu: str | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int, int, Outcome], None] | None = None,
+) -> WarmReport:
+    """Compiles what calls need, in worker processes, and puts it into the kernel cache. Runs nothing.
+
+    Besides the default tile parameters, those of the tuning record of a call are compiled where there is one.
+
+    Args:
+        ops: operators, by class or name; by default all. With `calls`, only the recorded calls of these.
+        calls: a file that ``TILEOPS_RECORD`` or `tileops.record` wrote: warm exactly these calls instead of the
+            manifest's cases.
+        arch: "native" (a CPU: this one, or `cpu`) and compute capabilities such as "sm_90a"; needs no GPU.
+        cpu: the CPU target of "native": "native", "x86-64-v3" or "generic"; by default as ``TILEOPS_CPU`` says.
+        jobs: processes that compile at a time; by default one for each core.
+        progress: called as ``progress(done, total, outcome)`` after each program.
+
+    Returns:
+        Counts and failures; a program that does not compile is no exception here.
+
+    Raises:
+        TileOpsError: an unknown operator or architecture, a calls file that cannot be read, or a machine that
+            cannot start worker processes.
+    """
+    started = time.perf_counter()
+    found = needs(ops, calls=calls, arch=arch, cpu=cpu)
+    tasks = [Task(need.program, need.arch, need.op) for need in found.programs]
+    done = 0
+
+    def count(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, len(tasks), outcome)
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    outcomes = pool.compile_all(tasks, jobs or cores, count)
+    refused: dict[str, int] = {}
+    for op, name, _, _ in found.refused:
+        refused[f"{op} on {name}"] = refused.get(f"{op} on {name}", 0) + 1
+    return WarmReport(
+        compiled=sum(outcome.state == "compiled" for outcome in outcomes),
+        present=sum(outcome.state == "present" for outcome in outcomes),
+        failed=tuple(
+            (f"{outcome.task.program.factory} ({outcome.task.arch})", outcome.reason)
+            for outcome in outcomes
+            if outcome.state == "failed"
+        ),
+        without_kernel=refused,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def needs(
+    ops: Iterable[str | type[Op]] | None = None,
+    *,
+    calls: str | os.PathLike[str] | None = None,
+    case_ids: Sequence[str] | None = None,
+    arch: Sequence[str] = ("native",),
+    cpu: str | None = None,
+) -> Needs:
+    """The programs that calls need; see `warm` for the arguments.
+
+    Args:
+        case_ids: only these cases of the manifest.
+
+    Raises:
+        TileOpsError: as for `warm`.
+    """
+    wanted = None if ops is None else [op_named(op) for op in ops]
+    recorded = None if calls is None else recording.read_calls(calls)
+    programs: dict[tuple[Program, str], Need] = {}
+    refused: list[tuple[str, str, str, str]] = []
+    for name in arch:
+        with _planning_for(name, cpu) as label:
+            device = planning.device_for(name if name.startswith("sm_") else None)
+            for op, call in _planned(wanted, recorded, device, case_ids):
+                if isinstance(call, RefusedCall):
+                    refused.append((op, label, call.case_id, call.reason))
+                    continue
+                for program in programs_of(call):
+                    programs.setdefault((program, label), Need(program, label, op, call.case_id))
+    return Needs(tuple(programs.values()), tuple(refused))
+
+
+def programs_of(call: PlannedCall) -> Iterator[Program]:
+    """What a planned call may run: with its default tile parameters, and with those of its tuning record."""
+    kernel = call.kernel
+    configs = [kernel.default_config(call.call)]
+    found = autotune.lookup(kernel, call.call)
+    if found is not None and found != configs[0]:
+        configs.append(found)
+    for config in configs:
+        yield from kernel.programs(call.call, config).values()
+    if call.packed is not None:
+        from tileops.ops.gemm.pack import programs
+
+        yield from programs(call.call.tensors()["b"].dtype)
+
+
+def op_named(op: str | type[Op]) -> type[Op]:
+    """The class of an operator, from its name.
+
+    Raises:
+        TileOpsError: there is none.
+    """
+    if isinstance(op, type):
+        return op
+    found = planning.op_class(op)
+    if found is None:
+        raise TileOpsError(f"no operator is called {op!r}; `tileops ops` lists them")
+    return found
+
+
+@contextmanager
+def _planning_for(arch: str, cpu: str | None) -> Iterator[str]:
+    """Plans as a process with the named CPU target would: kernels look at its features. Gives the target's name."""
+    if arch not in ARCHES:
+        raise TileOpsError(f"arch {arch!r}: expected some of {', '.join(ARCHES)}")
+    if cpu is not None and cpu not in CPUS:
+        raise TileOpsError(f"cpu {cpu!r}: expected one of {', '.join(CPUS)}")
+    if arch != "native":
+        yield arch
+        return
+    with settings.scope(cpu=cpu or settings.current().cpu) as now:
+        yield now.cpu
+
+
+def _planned(
+    wanted: list[type[Op]] | None,
+    recorded: list[recording.RecordedCall] | None,
+    device: DeviceFacts,
+    case_ids: Sequence[str] | None,
+) -> Iterator[tuple[str, PlannedCall | RefusedCall]]:
+    if recorded is not None:
+        names = None if wanted is None else {op.__name__ for op in wanted}
+        for line in recorded:
+            if names is None or line.op in names:
+                for call in planning.replanned_calls(line, device):
+                    yield line.op, call
+        return
+    for op in _implemented() if wanted is None else wanted:
+        if any(device.type in kernel.devices for kernel in op.kernel_types.values()):
+            for call in planning.planned_calls(op, device, case_ids):
+                yield op.__name__, call
+
+
+def _implemented() -> Iterator[type[Op]]:
+    for entry in sorted(manifest.load_all().values(), key=lambda entry: (entry.family, entry.name)):
+        op = getattr(import_module(f"tileops.{entry.family}"), entry.name, None)
+        if op is not None:
+            yield op
