@@ -24,7 +24,8 @@ KernelResult = Any
 TargetKernel = Callable[..., KernelResult]
 """What a target's builder returns: any callable. It is called with the op's tensors in forward order (None
 where absent), made contiguous unless the op writes them, allocates its outputs on the call device, runs on
-the current stream and must not compile anything."""
+the current stream and must not compile anything. Where the caller passed ``out`` it comes by keyword; then, as for
+an output that stands for a written input, the result is that very tensor."""
 
 BuildKernel = Callable[..., "TargetKernel | None"]
 """``build_kernel(*specs, **params)``: one `TensorSpec` or None for each call-time input in forward order, and

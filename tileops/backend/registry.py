@@ -161,6 +161,17 @@ def select_target(op: str, target: Target | None, device: torch.device) -> Targe
     return found[0] if found else BUILTIN
 
 
+def chosen_target(target: Target | None) -> Target | None:
+    """The target that an op or the process names; None where detectors decide."""
+    return _registry.default if target is None else target
+
+
+def detects(target: Target, device: torch.device) -> bool:
+    """Whether `target` declares that it serves `device`; one without a detector serves what it is given."""
+    detect = _registry.detectors.get(target)
+    return True if detect is None else detect(device)
+
+
 def builder_of(op: str, target: Target) -> BuildKernel | None:
     """How `target` builds the op's kernel, or None where it does not serve the op."""
     return _registry.builders.get((op, target))

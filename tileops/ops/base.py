@@ -21,6 +21,7 @@ manifest entry.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import warnings
@@ -37,16 +38,21 @@ from tileops.backend import registry
 from tileops.errors import CheckError, TileOpsWarning
 from tileops.jit.store import built_for
 from tileops.kernels.base import CallSpec, Kernel, KernelInterface
-from tileops.ops import calling, dispatch, recording, selection, signature_codegen, targets, tuning
-from tileops.ops.dtypes import candidate_dtypes
-from tileops.ops.facts import (
-    CallFacts,
-    allocated_spec,
-    call_device,
-    device_facts,
-    numel,
-    spec_of,
+from tileops.manifest.signature import OUT
+from tileops.ops import (
+    calling,
+    contents,
+    dispatch,
+    effects,
+    generation,
+    recording,
+    selection,
+    targets,
+    tuning,
 )
+from tileops.ops.dtypes import candidate_dtypes, dtype_of
+from tileops.ops.effects import ABSENT, FRESH, Effects
+from tileops.ops.facts import CallFacts, allocated_spec, call_device, device_facts, numel, spec_of
 from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache, allocate_and_launch, allocate_only
 
 _instances: weakref.WeakSet[Op] = weakref.WeakSet()
@@ -97,7 +103,12 @@ class Op:
     entry: ClassVar[Any] = None
     _signature: ClassVar[Any] = None
     _operator: ClassVar[Any] = None
+    _operators: ClassVar[dict[Effects, Any]] = {}
+    #: One torch operator, which takes the inputs and returns the results: no effects, nothing held.
+    _plain: ClassVar[bool] = True
     _slots: ClassVar[tuple[calling.Slot, ...]] = ()
+    _held_slots: ClassVar[tuple[calling.Slot, ...]] = ()
+    #: Names of the call-time tensors in forward order, ``out`` among them.
     _input_names: ClassVar[tuple[str, ...]] = ()
 
     target: str | None
@@ -107,7 +118,7 @@ class Op:
         super().__init_subclass__(**options)
         entry = cls.__dict__.get("entry") or manifest.try_load_entry(cls.__name__)
         if entry is not None:
-            _generate(cls, entry)
+            generation.generate(cls, entry)
 
     def __init__(self, *, target: str | None = None) -> None:
         registry.load_backends()
@@ -125,7 +136,9 @@ class Op:
         self.target = None if target is None else registry.check_target(target)
         self.tune = False
         self._construction = construction
-        self._call = dispatch.encode({name: construction.params[name] for name in names}, target)
+        self._held = {slot.name: construction.params[slot.name] for slot in cls._held_slots}
+        self._held_copies: dict[Hashable, torch.Tensor] = {}
+        self._call = dispatch.encode(dispatch.travelling(construction, self._held), target)
         self._sites = selection.check_kernel_types(cls.__name__, self._all_kernel_types(), cls.interfaces)
         self._lock = threading.RLock()
         self._thread = _PerThread()
@@ -133,6 +146,7 @@ class Op:
         self._built: dict[str, dict[Hashable, Built]] = {site: {} for site in cls.interfaces}
         self._target_kernels: dict[Hashable, Callable[..., Any]] = {}
         self._chosen: dict[str, dict[str, Any]] = {}  # configs by tuning problem
+        self._branches = {} if cls._plain else self._effect_branches()
         dispatch.remember(self)
         _instances.add(self)
         object.__setattr__(self, "_sealed", frozenset(names))
@@ -160,32 +174,105 @@ class Op:
             )
         object.__setattr__(self, name, value)
 
-    # Calls. `__call__`, `forward` and `_eager` are generated for each class.
+    # Calls. `__call__`, `forward` and `_eager` are generated for each class with call-time tensors.
 
     def __call__(self, *tensors: torch.Tensor | None) -> Any:
         """Runs the op; each class has its own signature, generated from its manifest entry."""
-        raise NotImplementedError(f"{type(self).__name__} has no manifest entry, so it cannot be called")
+        cls = type(self)
+        if cls.entry is None:
+            raise NotImplementedError(f"{cls.__name__} has no manifest entry, so it cannot be called")
+        if cls.entry.composition:
+            return self._composed(tensors)
+        return self._eager()
 
     def forward(self, *tensors: torch.Tensor | None) -> Any:
         """The same as calling the op."""
-        raise NotImplementedError(f"{type(self).__name__} has no manifest entry, so it cannot be called")
+        return self(*tensors)
 
     def _eager(self, *tensors: torch.Tensor | None) -> Any:
-        raise NotImplementedError
+        """A call of an op without call-time tensors; the others have their own."""
+        key = self._call_device(())
+        plan = self._plan_of(key) or self._make_plan(key, ())
+        result = plan.run()
+        plan.used = True
+        self._thread.plan = plan
+        return result
+
+    def _composed(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
+        """A call of a composite op: its check, then its own `forward`, which calls its stages."""
+        tensors = (*tensors, *[None] * (len(self._input_names) - len(tensors)))
+        if not torch.compiler.is_dynamo_compiling():
+            self._require_tensors(tensors)
+            device = self._call_device(tensors)
+            checked = self._signature.check_call(self._construction, tensors)
+        result = self.forward(*tensors)
+        if not torch.compiler.is_dynamo_compiling():
+            found = effects.effects_at(self.entry, checked.branch)
+            targets.check_results(
+                type(self).__name__, "the composition", result, checked.outputs, device, tensors, found
+            )
+            record = CallRecord(checked, tensors[0].dtype if tensors[0] is not None else None, device, None)
+            self._thread.plan = Plan(lambda *_: None, record)
+        return result
 
     def _dispatched(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
         """A call that something has to see: through torch's dispatcher, which comes back to `_eager_call`."""
         self._require_tensors(tensors)
-        dispatch.refuse_tangents(type(self).__name__, tensors)
+        name = type(self).__name__
+        dispatch.refuse_tangents(name, tensors)
         before = dispatch.calling.op
         dispatch.calling.op = self
         try:
-            return type(self)._operator(*tensors, self._call)
+            if self._plain:
+                return type(self)._operator(*tensors, self._call)
+            return self._traced(tensors)
         except RuntimeError as error:
-            dispatch.explain_transform(type(self).__name__, error)
+            dispatch.explain_transform(name, error)
             raise
         finally:
             dispatch.calling.op = before
+
+    def _traced(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
+        """A call through the torch operator of its effect branch, put together again from the new tensors that
+        the operator returns and those of the caller that it wrote.
+        """
+        found = self._branches.get(tuple([tensor is not None for tensor in tensors]))
+        if found is None:
+            self._signature.branch(self._construction, [tensor is not None for tensor in tensors])
+            raise AssertionError("a call with this presence has no effects")
+        operator, writes, places = found
+        fresh = operator(*tensors, *self._held.values(), self._call)
+        if writes:
+            fresh = dispatch.attach(type(self).__name__, fresh, tensors, writes)
+        results = []
+        new = 0
+        for place in places:
+            if place == ABSENT:
+                results.append(None)
+            elif place == FRESH:
+                results.append(fresh if isinstance(fresh, torch.Tensor) else fresh[new])
+                new += 1
+            else:
+                results.append(tensors[place])
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _effect_branches(self) -> dict[tuple[bool, ...], tuple[Any, tuple[int, ...], tuple[int, ...]]]:
+        """For each presence that a call may have: its torch operator, what that writes, and what the results
+        are.
+        """
+        found = {}
+        choices = [(False, True) if slot.optional else (True,) for slot in self._slots]
+        for presence in itertools.product(*choices):
+            try:
+                branch = self._signature.branch(self._construction, presence)
+            except CheckError:
+                continue  # such a call is refused
+            at = effects.effects_at(self.entry, branch)
+            if at in self._operators:
+                found[presence] = (self._operators[at], at.writes, at.results)
+        return found
 
     def _eager_call(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The implementation of the torch operator: tensors without neg or conj bits, in forward order."""
@@ -193,13 +280,58 @@ class Op:
 
     def _fake(self, tensors: Sequence[torch.Tensor | None]) -> Any:
         """The operator's fake function: outputs without data, also for symbolic shapes."""
-        device = call_device(type(self).__name__, self._input_names, tensors)
+        device = self._call_device(tensors)
         checked = self._signature.check_call(self._construction, tuple(tensors))
+        places = effects.effects_at(self.entry, checked.branch).results if not self._plain else None
         results = tuple(
-            None if output is None else torch.empty(output.shape, dtype=output.dtype, device=device)
-            for output in checked.outputs
+            None
+            if output is None
+            else torch.empty(output.shape, dtype=output.dtype, device=device)
+            if places is None or places[number] == FRESH
+            else tensors[places[number]]
+            for number, output in enumerate(checked.outputs)
         )
         return results[0] if len(results) == 1 else results
+
+    def _call_device(self, tensors: Sequence[torch.Tensor | None]) -> torch.device:
+        """The device of a call: that of its tensors; without any, the ``device`` parameter, the construction-time
+        tensors, what the target runs on, in this order.
+
+        Raises:
+            CheckError: the tensors that decide it lie on different devices.
+        """
+        cls = type(self)
+        names = self._input_names
+        if any(slot.cpu for slot in self._slots):
+            kept = [place for place, slot in enumerate(self._slots) if not slot.cpu]
+            names, tensors = tuple(names[place] for place in kept), tuple(tensors[place] for place in kept)
+        device = call_device(cls.__name__, names, tensors)
+        if device is not None:
+            return device
+        chosen = self._construction.params.get("device")
+        if chosen is not None:
+            return targets.with_index(torch.device(chosen))
+        held = [slot.name for slot in self._held_slots if not slot.cpu and self._held[slot.name] is not None]
+        device = call_device(cls.__name__, held, [self._held[name] for name in held], "params")
+        if device is not None:
+            return device
+        kinds = {kind for kernel in self._all_kernel_types().values() for kind in kernel.devices}
+        return targets.device_without_tensors(cls.__name__, self.target, kinds)
+
+    def _held_on(self, device: torch.device, checked: Any) -> list[torch.Tensor | None]:
+        """The construction-time tensors on the call device, in the dtypes of the signature."""
+        found = []
+        for slot in self._held_slots:
+            tensor = self._held[slot.name]
+            if tensor is not None and not slot.cpu:
+                dtype = dtype_of(checked.inputs[slot.name][1])
+                if (tensor.device, tensor.dtype) != (device, dtype):
+                    key = slot.name, device, dtype
+                    if key not in self._held_copies:
+                        self._held_copies[key] = tensor.to(device, dtype)
+                    tensor = self._held_copies[key]
+            found.append(tensor)
+        return found
 
     def _require_tensors(self, tensors: Sequence[Any]) -> None:
         for slot, tensor in zip(self._slots, tensors, strict=True):
@@ -221,7 +353,7 @@ class Op:
         cannot tell a sparse tensor from a strided one, and finding out at every call would cost more than
         failing late.
         """
-        call_device(type(self).__name__, self._input_names, tensors)
+        self._call_device(tensors)
 
     # A new call signature
 
@@ -239,40 +371,68 @@ class Op:
     def _plan_call(self, tensors: tuple[Any, ...], token: Any) -> Plan:
         name = type(self).__name__
         self._require_tensors(tensors)
-        device = call_device(name, self._input_names, tensors)
+        device = self._call_device(tensors)
         checked = self._signature.check_call(self._construction, tensors)
-        outputs = [None if found is None else (tuple(found.shape), found.dtype) for found in checked.outputs]
-        dtype = next(tensor.dtype for tensor in tensors if tensor is not None)
+        found = None if self._plain else effects.effects_at(self.entry, checked.branch)
+        outputs = _output_specs(checked, found)
+        present = next((tensor for tensor in tensors if tensor is not None), None)
+        dtype = next(item.dtype for item in checked.outputs if item is not None) if present is None else present.dtype
+        record, facts = CallRecord(checked, dtype, device, None), None
         if device.type == "meta":
-            return Plan(allocate_only(outputs, device), CallRecord(checked, dtype, device, None))
+            return Plan(allocate_only(outputs, device), record)
         facts = self._facts(tensors, device, checked, token)
         record = CallRecord(checked, dtype, device, facts)
         recording.record(self, facts)
-        if not checked.written and all(output is None or numel(output[0]) == 0 for output in outputs):
-            return Plan(allocate_only(outputs, device), record, facts.packed)
         target = registry.select_target(name, self.target, device)
-        if target != backend.BUILTIN:
+        if self._writes_nothing(tensors, outputs, found):
+            run = allocate_only(outputs, device)
+        elif target != backend.BUILTIN:
             kernel = self._target_kernel(target, tensors, facts)
-            return Plan(targets.runner(name, kernel, checked, device), record, facts.packed)
-        with _current_device(device):
-            launch = self._bind(facts)
-        return Plan(allocate_and_launch(len(tensors), outputs, device, launch), record, facts.packed)
+            run = targets.runner(name, target, kernel, checked, device, self._input_names, found)
+        else:
+            with _current_device(device):
+                launch = self._bind(facts)
+            held = self._held_on(device, checked)
+            run = allocate_and_launch(self._input_names, outputs, device, launch, held)
+        run = contents.validated(name, self._input_names, self._construction, checked, run)
+        if found is not None and found.writes:
+            run = effects.writing(name, self._input_names, found, run)
+        return Plan(run, record, facts.packed)
+
+    def _writes_nothing(self, tensors: Sequence[Any], outputs: Sequence[Any], found: Effects | None) -> bool:
+        """Whether every tensor that a call writes, each output and each written input, has no elements."""
+        written = [] if found is None else [tensors[place] for place in found.writes]
+        return all(tensor.numel() == 0 for tensor in written) and all(
+            output is None or isinstance(output, int) or numel(output[0]) == 0 for output in outputs
+        )
 
     def _facts_of(self, tensors: Sequence[Any]) -> CallFacts:
         """Checks a call without running it."""
         self._require_tensors(tensors)
-        device = call_device(type(self).__name__, self._input_names, tensors)
+        device = self._call_device(tensors)
         return self._facts(tensors, device, self._signature.check_call(self._construction, tensors))
 
     def _facts(self, tensors: Sequence[Any], device: torch.device, checked: Any, token: Any = None) -> CallFacts:
-        found = {
+        facts = {
             name: None if tensor is None else spec_of(tensor)
             for name, tensor in zip(self._input_names, tensors, strict=True)
         }
-        for name, output in zip(self.entry.signature.outputs, checked.outputs, strict=True):
-            found[name] = None if output is None else allocated_spec(output.shape, output.dtype, device)
+        if self._held_slots:
+            held = self._held_on(device, checked)
+            facts |= {
+                slot.name: None if tensor is None else spec_of(tensor)
+                for slot, tensor in zip(self._held_slots, held, strict=True)
+            }
+        places = None if self._plain else effects.effects_at(self.entry, checked.branch).results
+        for number, (name, output) in enumerate(zip(self.entry.signature.outputs, checked.outputs, strict=True)):
+            if output is None:
+                facts[name] = None
+            elif places is None or places[number] == FRESH:
+                facts[name] = allocated_spec(output.shape, output.dtype, device)
+            else:
+                facts[name] = spec_of(tensors[places[number]])
         layout = None if token is None else token.layout
-        return CallFacts(device_facts(device), found, checked.indices, layout)
+        return CallFacts(device_facts(device), facts, checked.indices, layout)
 
     def _call_spec(self, facts: CallFacts) -> CallSpec:
         """The call spec of the op's interface. Ops with several call sites override `_bind` instead."""
@@ -281,7 +441,10 @@ class Op:
         )
 
     def _bind(self, facts: CallFacts) -> Callable[..., None]:
-        """Returns ``launch(*inputs, *outputs)`` for calls with these facts."""
+        """Returns ``launch(*inputs, *held, *outputs)`` for calls with these facts: the call-time inputs in forward
+        order (without ``out``), the construction-time tensors, and for each output the tensor to write, be it new,
+        ``out`` or an input.
+        """
         (site,) = self.interfaces
         call = self._call_spec(facts)
         return self.kernel_for(site, call).bind(call)
@@ -324,7 +487,7 @@ class Op:
         """
         tensors = tuple(inputs)
         facts = self._facts_of(tensors)
-        device = call_device(type(self).__name__, self._input_names, tensors)
+        device = self._call_device(tensors)
         target = registry.select_target(type(self).__name__, self.target, device)
         if target != backend.BUILTIN:
             return self._target_kernel(target, tensors, facts)
@@ -340,7 +503,7 @@ class Op:
         with self._lock:
             kernel = self._target_kernels.get(key)
             if kernel is None:
-                specs = [facts[name] for name in self._input_names]
+                specs = [facts[name] for name in self._input_names if name != OUT]
                 kernel = targets.build(type(self).__name__, target, builder, specs, self._construction.params)
                 self._target_kernels[key] = kernel
             return kernel
@@ -460,10 +623,12 @@ class Op:
             CheckError: the shapes violate the manifest entry.
         """
         failure: CheckError | None = None
+        names = [name for name in self._input_names if name != OUT]
+        shapes = dict(zip(names, input_shapes, strict=True))
         for dtypes in candidate_dtypes(self.entry, self._construction.values):
             tensors = tuple(
-                None if shape is None else torch.empty(tuple(shape), dtype=dtypes[name], device="meta")
-                for name, shape in zip(self._input_names, input_shapes, strict=True)
+                None if shapes.get(name) is None else torch.empty(shapes[name], dtype=dtypes[name], device="meta")
+                for name in self._input_names
             )
             try:
                 outputs = self._signature.check_call(self._construction, tensors).outputs
@@ -525,39 +690,12 @@ def _warn_full_shapes(cls: type[Op]) -> None:
         )
 
 
-def _generate(cls: type[Op], entry: Any) -> None:
-    """Adds what the manifest entry implies to an op class."""
-    signature = signature_codegen.signature_for(entry)
-    slots = _slots(entry)
-    cls.entry = entry
-    cls._signature = signature
-    cls._slots = tuple(slots)
-    cls._input_names = tuple(slot.name for slot in slots)
-    if not slots:
-        return  # nothing to dispatch on: the op's own forward is called
-    outputs = len(entry.signature.outputs)
-    cls._operator = dispatch.register(cls, slots, outputs)
-    cls.compile_op_names = (dispatch.operator_name(cls.__name__),)
-    call, eager = calling.generate(cls.__name__, cls.__module__, slots, outputs, cls._operator, cls._packed_input)
-    for name, function in (("__call__", call), ("forward", call), ("_eager", eager)):
-        setattr(cls, name, function)
-
-
-def _slots(entry: Any) -> list[calling.Slot]:
-    """The call-time inputs of an entry in forward order."""
-    declared = entry.signature.inputs
-    written = entry.raw["signature"]
-    is_complex = "complex" in str(written)
-    order = sorted(declared.values(), key=lambda item: item.kw_only)
+def _output_specs(checked: Any, found: Effects | None) -> list[Any]:
+    """What becomes of each output: shape and dtype of a new tensor, the position of the caller's, or None."""
+    places = [FRESH] * len(checked.outputs) if found is None else found.results
     return [
-        calling.Slot(
-            item.name,
-            optional=item.optional is not None,
-            kw_only=item.kw_only,
-            is_complex=is_complex,
-            type="{dtype} {shape}".format(**written["inputs"][item.name]),
-        )
-        for item in order
+        None if output is None else (tuple(output.shape), output.dtype) if place == FRESH else place
+        for output, place in zip(checked.outputs, places, strict=True)
     ]
 
 

@@ -43,6 +43,7 @@ class Slot:
         kw_only: passed by keyword only.
         is_complex: may have a complex dtype, and hence a conj bit.
         type: dtype and shape as the entry declares them, for the docstring.
+        cpu: stays on the CPU whatever the call device.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Slot:
     kw_only: bool = False
     is_complex: bool = False
     type: str = ""
+    cpu: bool = False
 
 
 def parameter_list(slots: Sequence[Slot], annotate: bool = True) -> str:
@@ -187,16 +189,27 @@ def _remember(slots: Sequence[Slot], packed: str | None) -> list[str]:
     ]
 
 
-def source_of(slots: Sequence[Slot], returns: str = "torch.Tensor", packed: str | None = None) -> str:
-    """The source of ``__call__`` and ``_eager`` for a class with these inputs."""
+def source_of(
+    slots: Sequence[Slot], returns: str = "torch.Tensor", packed: str | None = None, plain: bool = True
+) -> str:
+    """The source of ``__call__`` and ``_eager`` for a class with these inputs.
+
+    Args:
+        slots: the inputs.
+        returns: annotation of the result.
+        packed: see `generate`.
+        plain: the class has one torch operator, which takes the inputs and returns the results.
+    """
     names = [slot.name for slot in slots]
     tests = [_plain(slot) for slot in slots]
     tests += [guards().expression, f"not (_grad_enabled() and ({' or '.join(map(_needs_grad, slots))}))"]
-    quick = guards().quick is not None
+    # A call that writes looks at every tensor each time, so the quick test would save nothing.
+    quick = guards().quick is not None and plain
     by_signature = _by_signature(slots, packed)
+    traced = f"_operator({', '.join(names)}, self._call)" if plain else f"self._traced({_tuple(names)})"
     call = [
         "if _compiling():",
-        f"    return _operator({', '.join(names)}, self._call)",
+        f"    return {traced}",
         *(_quick(slots, packed) if quick else ()),
         "if (",
         f"    {tests[0]}",
@@ -230,8 +243,8 @@ def generate(
     op: str,
     module: str,
     slots: Sequence[Slot],
-    outputs: int,
-    operator: Callable[..., Any],
+    returns: str,
+    operator: Callable[..., Any] | None,
     packed: str | None = None,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The functions ``__call__`` and ``_eager`` of the op class named `op`.
@@ -240,8 +253,9 @@ def generate(
         op: class name.
         module: module of the class.
         slots: the call-time inputs in forward order, those passed by keyword only last.
-        outputs: how many results a call has.
-        operator: the torch operator, called as ``operator(*tensors, call)``.
+        returns: annotation of the result.
+        operator: the torch operator, called as ``operator(*tensors, call)``; None for a class that has one for
+            each effect branch, or none.
         packed: input in whose place ``self._call_token(*tensors).buffer`` is launched, or None.
     """
     names: dict[str, Any] = {
@@ -255,8 +269,8 @@ def generate(
         "_placement": placement,
         **guards().names,
     }
-    returns = "torch.Tensor" if outputs == 1 else f"tuple[{', '.join(['torch.Tensor'] * outputs)}]"
-    namespace = execute(source_of(slots, returns, packed), f"tileops {op}", names)
+    source = source_of(slots, returns, packed, operator is not None)
+    namespace = execute(source, f"tileops {op}", names)
     functions = namespace["__call__"], namespace["_eager"]
     for function in functions:
         function.__module__ = module

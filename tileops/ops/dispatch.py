@@ -5,7 +5,9 @@ Every op class with call-time tensors is one operator ``tileops::<name>`` with t
     (Tensor x, Tensor? weight, str call) -> Tensor
 
 where `call` is the canonical JSON of the construction parameters and the target. The implementation finds an
-op of that class and JSON, or builds one, so a compiled or exported graph needs no Python object.
+op of that class and JSON, or builds one, so a compiled or exported graph needs no Python object. An op with
+effects has one operator for each effect branch: ``relu_fwd_writes_x(Tensor(a!) x, str call) -> ()``. Tensors
+passed at construction follow the inputs.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tileops.errors import BackwardError
+from tileops.manifest.adts import ADTValue, to_object
 from tileops.ops.calling import Slot
 from tileops.ops.dtypes import dtype_of, name_of
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
+    from tileops.ops.effects import Effects
 
 #: The library object owns the registrations: it lives as long as the process.
 _library = torch.library.Library("tileops", "FRAGMENT")
@@ -59,14 +63,33 @@ def operator_name(cls: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", text).lower()
 
 
-def schema_of(name: str, slots: Sequence[Slot], outputs: int) -> str:
-    """The operator's schema. Inputs keep their names; the last argument is always ``str call``."""
-    inputs = ", ".join(f"Tensor{'?' if slot.optional else ''} {slot.name}" for slot in slots)
+def schema_of(name: str, slots: Sequence[Slot], outputs: int, writes: Sequence[int] = ()) -> str:
+    """The operator's schema. Inputs keep their names; the last argument is always ``str call``.
+
+    Args:
+        name: the operator.
+        slots: its tensors.
+        outputs: how many new tensors it returns.
+        writes: positions of the tensors that it writes.
+    """
+    marks = {place: f"({chr(ord('a') + number)}!)" for number, place in enumerate(writes)}
+    inputs = ", ".join(
+        f"Tensor{marks.get(place, '')}{'?' if slot.optional else ''} {slot.name}" for place, slot in enumerate(slots)
+    )
     results = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
     return f"{name}({inputs}, str call) -> {results}"
 
 
 # Construction parameters as text
+
+
+def travelling(construction: Any, held: Mapping[str, Any]) -> dict[str, Any]:
+    """The construction parameters that travel as text: all but tensors, which are arguments of the operator."""
+    return {
+        name: construction.values[name] if isinstance(construction.values[name], ADTValue) else value
+        for name, value in construction.params.items()
+        if name not in held
+    }
 
 
 def encode(params: Mapping[str, Any], target: str | None) -> str:
@@ -88,6 +111,8 @@ def decode(call: str) -> tuple[dict[str, Any], str | None]:
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return {"dtype": name_of(value)}
+    if isinstance(value, ADTValue):
+        return {"adt": [value.adt, value.kind, [[name, _plain(item)] for name, item in value.fields]]}
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {"float": repr(value)}  # JSON has no inf and no nan
     if isinstance(value, tuple):
@@ -106,6 +131,9 @@ def _value(value: Any) -> Any:
         ((kind, text),) = value.items()
         if kind == "tuple":
             return tuple(_value(item) for item in text)
+        if kind == "adt":
+            adt, constructor, fields = text
+            return to_object(ADTValue(adt, constructor, tuple((name, _value(item)) for name, item in fields)))
         return dtype_of(text) if kind == "dtype" else float(text)
     return value
 
@@ -115,14 +143,24 @@ def _value(value: Any) -> Any:
 
 def remember(op: Op) -> None:
     """Makes a live op the one that graphs with its construction run on."""
-    _alive[type(op), op._call] = op
+    if not op._held:  # their text does not tell such ops apart
+        _alive[type(op), op._call] = op
 
 
-def find(cls: type[Op], call: str) -> Op:
-    """The op that a graph node runs on: the caller, else a living equal one, else one built from `call`."""
+def find(cls: type[Op], call: str, held: Mapping[str, torch.Tensor | None] | None = None) -> Op:
+    """The op that a graph node runs on: the caller, else a living equal one, else one built from `call`.
+
+    Args:
+        cls: class of the op.
+        call: its construction as text.
+        held: its construction-time tensors.
+    """
     current = calling.op
     if current is not None and type(current) is cls and current._call == call:
         return current
+    if held:
+        params, target = decode(call)
+        return cls(**params, **held, target=target)
     alive = _alive.get((cls, call))
     if alive is not None:
         return alive
@@ -141,29 +179,85 @@ def find(cls: type[Op], call: str) -> Op:
 # Registration
 
 
-def register(cls: type[Op], slots: Sequence[Slot], outputs: int) -> Any:
-    """Defines the operator of an op class: schema, implementation for every device, fake function, autograd.
+def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects: Effects) -> Any:
+    """Defines the operator of one effect branch of an op class: schema, implementation for every device, fake
+    function, autograd.
+
+    Args:
+        cls: the class.
+        slots: the call-time tensors in forward order, then those of the construction.
+        held: names of the latter.
+        effects: what the operator writes and returns.
 
     Returns:
         The operator overload, called as ``operator(*tensors, call)``.
     """
-    name = operator_name(cls.__name__)
-    _library.define(schema_of(name, slots, outputs), tags=(torch.Tag.pt2_compliant_tag,))
+    name = operator_name(cls.__name__) + effects.suffix
+    schema = schema_of(name, slots, effects.fresh, effects.writes)
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    split = len(slots) - len(held)
+
+    def op_of(tensors: Sequence[Any], call: str) -> Op:
+        return find(cls, call, dict(zip(held, tensors[split:], strict=True)))
 
     def implementation(*arguments: Any) -> Any:
         *tensors, call = arguments
-        return find(cls, call)._eager_call(tensors)
+        result = op_of(tensors, call)._eager_call(tensors[:split])
+        return result if effects.fresh == len(effects.results) else effects.only_fresh(result)
 
     def fake(*arguments: Any) -> Any:
         *tensors, call = arguments
-        return find(cls, call)._fake(tensors)
+        return effects.only_fresh(op_of(tensors, call)._fake(tensors[:split]))
 
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tileops::{name}", fake, lib=_library)
-    torch.library.register_autograd(
-        f"tileops::{name}", _missing_backward, setup_context=_remember_inputs(cls.__name__), lib=_library
-    )
+    if not effects.writes:  # what writes its inputs gets its formula, or the lack of one, in `attach`
+        torch.library.register_autograd(
+            f"tileops::{name}", _missing_backward, setup_context=_remember_inputs(cls.__name__), lib=_library
+        )
     return getattr(torch.ops.tileops, name).default
+
+
+class _Unformulated(torch.autograd.Function):
+    """New results of an operator that also writes its inputs, as functions of those inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, op: str, count: int, *tensors: torch.Tensor) -> Any:
+        ctx.op = op
+        nothing: list[Any] = [None] * (2 + count)
+        ctx.inputs = nothing + [(tensor.shape, tensor.dtype) for tensor in tensors[count:]]
+        results = tuple(tensor.view_as(tensor) for tensor in tensors[:count])
+        return results[0] if count == 1 else results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _missing_backward(ctx, *grads)
+
+
+def attach(op: str, fresh: Any, tensors: Sequence[torch.Tensor | None], writes: Sequence[int]) -> Any:
+    """The new results of a call that wrote tensors, such that ``backward()`` through them says that there is no
+    formula.
+
+    Raises:
+        BackwardError: a written tensor requires a gradient.
+    """
+    if not torch.is_grad_enabled():
+        return fresh
+    needing = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+    if not needing:
+        return fresh
+    for place in writes:
+        written = tensors[place]
+        if written is not None and written.requires_grad:
+            raise BackwardError(f"{op}: writing a tensor that requires a gradient: {_no_formula(op)}")
+    results = () if fresh is None else fresh if isinstance(fresh, tuple) else (fresh,)
+    differentiable = [item for item in results if item.is_floating_point()]
+    if not differentiable:
+        return fresh
+    attached = _Unformulated.apply(op, len(differentiable), *differentiable, *needing)
+    new = iter(attached if isinstance(attached, tuple) else (attached,))
+    whole = tuple(next(new) if item.is_floating_point() else item for item in results)
+    return whole if isinstance(fresh, tuple) else whole[0]
 
 
 def _remember_inputs(op: str) -> Callable[[Any, tuple, Any], None]:

@@ -82,8 +82,10 @@ class CallFacts:
         return self.tensors[name]
 
 
-def call_device(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None]) -> torch.device:
-    """The device that every tensor of a call shares.
+def call_device(
+    op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None], section: str = "inputs"
+) -> torch.device | None:
+    """The device that all these tensors share; None where there is none.
 
     Raises:
         CheckError: two tensors lie on different devices, or a tensor is not strided.
@@ -96,7 +98,7 @@ def call_device(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | 
             kind = "nested" if tensor.is_nested else str(tensor.layout)
             raise CheckError(
                 op,
-                f"inputs.{name}",
+                f"{section}.{name}",
                 f"a dense tensor is needed, this one is {kind}; convert it with .to_dense()",
             )
         if first is None:
@@ -104,14 +106,12 @@ def call_device(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | 
         elif tensor.device != first[1]:
             raise CheckError(
                 op,
-                f"inputs.{name}",
+                f"{section}.{name}",
                 f"all inputs must be on one device, but {first[0]} is on {first[1]} and {name} on "
                 f"{tensor.device}; "
                 f"move one with .to()",
             )
-    if first is None:
-        raise CheckError(op, "inputs", "the call has no tensor to take its device from")
-    return first[1]
+    return None if first is None else first[1]
 
 
 def numel(shape: Sequence[int]) -> int:

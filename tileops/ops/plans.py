@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tileops.kernels.base import contiguous_strides
+from tileops.manifest.signature import OUT
 from tileops.ops import pages
 from tileops.ops._torch_guards import tensor_check
 from tileops.ops.facts import CallFacts
@@ -22,8 +23,8 @@ _WEIGHTS = 4096
 #: A plan alternating between states (grad mode, parameters and tensors) stops chasing them.
 _RENEWALS = 16
 
-#: shape and dtype of one output; None where the call returns None in its place
-OutputSpec = tuple[tuple[int, ...], torch.dtype] | None
+#: shape and dtype of a new output; the position of the caller's tensor that it is; None where the call returns None
+OutputSpec = tuple[tuple[int, ...], torch.dtype] | int | None
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ def allocator(output: OutputSpec, device: torch.device) -> Callable[[], torch.Te
     """A function that allocates one output."""
     if output is None:
         return lambda: None
+    assert not isinstance(output, int)
     shape, dtype = output
     if pages.large_output(shape, dtype, device):
         return lambda: pages.allocate(shape, dtype)
@@ -165,46 +167,71 @@ def allocator(output: OutputSpec, device: torch.device) -> Callable[[], torch.Te
 
 def allocate_only(outputs: Sequence[OutputSpec], device: torch.device) -> Run:
     """A plan's function for a call that runs no kernel: meta tensors, or outputs without elements."""
-    make = [allocator(output, device) for output in outputs]
+    make = [output if isinstance(output, int) else allocator(output, device) for output in outputs]
 
     def run(*tensors: Any) -> Any:
-        results = [allocate() for allocate in make]
-        return results[0] if len(results) == 1 else tuple(results)
+        results = [tensors[item] if isinstance(item, int) else item() for item in make]
+        return _result(results)
 
     return run
 
 
+def _result(results: Sequence[Any]) -> Any:
+    return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
 def allocate_and_launch(
-    inputs: int, outputs: Sequence[OutputSpec], device: torch.device, launch: Callable[..., None]
+    names: Sequence[str],
+    outputs: Sequence[OutputSpec],
+    device: torch.device,
+    launch: Callable[..., None],
+    held: Sequence[torch.Tensor | None] = (),
 ) -> Run:
-    """A plan's function: allocates `outputs`, then ``launch(*tensors, *outputs)`` on the right device."""
+    """A plan's function: allocates `outputs`, then ``launch(*inputs, *held, *outputs)`` on the right device.
+
+    Args:
+        names: of the tensors that a call passes, in order; ``out`` reaches the launch as the output that it is.
+        outputs: what becomes of each output.
+        device: the call device.
+        launch: a bound kernel.
+        held: the construction-time tensors.
+    """
     sources = []
     values: list[Any] = []
     for output in outputs:
+        if isinstance(output, int):
+            values.append(None)
+            sources.append(f"t{output}")
+            continue
         like = None if output is None else template(*output, device)
         values.append(allocator(output, device) if like is None else like)
         sources.append("call" if like is None else "like")
-    make = _composer(inputs, tuple(sources), device.type == "cuda")
-    return make(launch, values, device.index)
+    launched = tuple(f"t{place}" for place, name in enumerate(names) if name != OUT)
+    make = _composer(len(names), launched, len(held), tuple(sources), device.type == "cuda")
+    return make(launch, [*values, *held], device.index)
 
 
 @lru_cache(maxsize=256)
-def _composer(inputs: int, sources: tuple[str, ...], guarded: bool) -> Callable[..., Run]:
+def _composer(
+    count: int, launched: tuple[str, ...], held: int, sources: tuple[str, ...], guarded: bool
+) -> Callable[..., Run]:
     """Writes out the calls instead of looping over tuples, which is what a small call would spend its time
     on.
     """
-    tensors = [f"t{i}" for i in range(inputs)]
-    results = [f"o{i}" for i in range(len(sources))]
+    outputs = len(sources)
+    results = [source if source.startswith("t") else f"o{i}" for i, source in enumerate(sources)]
+    kept = [f"v{outputs + i}" for i in range(held)]
     lines = [
         "def make(launch, values, index):",
-        *(f"    v{i} = values[{i}]" for i in range(len(sources))),
-        f"    def run({', '.join(tensors)}):",
+        *(f"    v{i} = values[{i}]" for i in range(outputs + held)),
+        f"    def run({', '.join(f't{i}' for i in range(count))}):",
         *(
             f"        o{i} = {f'empty_like(v{i})' if source == 'like' else f'v{i}()'}"
             for i, source in enumerate(sources)
+            if not source.startswith("t")
         ),
     ]
-    call = f"launch({', '.join(tensors + results)})"
+    call = f"launch({', '.join([*launched, *kept, *results])})"
     if guarded:
         lines += [
             "        if current_device() == index:",
@@ -221,7 +248,7 @@ def _composer(inputs: int, sources: tuple[str, ...], guarded: bool) -> Callable[
         "current_device": torch.cuda.current_device,
         "device_guard": torch.cuda.device,
     }
-    name = f"tileops plan {inputs}-{'.'.join(sources)}-{guarded}"
+    name = f"tileops plan {','.join(launched)}-{held}-{'.'.join(sources)}-{guarded}"
     return execute("\n".join(lines) + "\n", name, names)["make"]
 
 

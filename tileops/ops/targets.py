@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tileops.backend import registry
-from tileops.backend.protocol import BuildKernel, TargetKernel
+from tileops.backend.protocol import BUILTIN, BuildKernel, TargetKernel
 from tileops.errors import BackendError, OpNotAvailableError
 from tileops.kernels.base import TensorSpec
+from tileops.manifest.signature import OUT
+from tileops.ops.effects import FRESH, Effects
 from tileops.ops.plans import Run
 
 
@@ -53,57 +55,137 @@ def build(
     return kernel
 
 
-def runner(op: str, kernel: TargetKernel, checked: Any, device: torch.device) -> Run:
-    """A plan's function: contiguous inputs, the target's kernel, the output checks."""
+def runner(
+    op: str,
+    target: str,
+    kernel: TargetKernel,
+    checked: Any,
+    device: torch.device,
+    names: Sequence[str],
+    effects: Effects | None = None,
+) -> Run:
+    """A plan's function: inputs made contiguous unless they are written, the target's kernel, the output checks.
+
+    Args:
+        op: name of the op.
+        target: name of the target.
+        kernel: what it built.
+        checked: the checked call.
+        device: the call device.
+        names: of the tensors of a call, in forward order.
+        effects: what the call writes, None where nothing.
+    """
     outputs = tuple(checked.outputs)
+    written = set() if effects is None else set(effects.writes)
+    optional_out = OUT in names
 
     def run(*tensors: torch.Tensor | None) -> Any:
-        inputs = [None if tensor is None else tensor.contiguous() for tensor in tensors]
-        result = kernel(*inputs)
-        check_results(op, result, outputs, device, inputs)
+        inputs = [
+            tensor if tensor is None or place in written else tensor.contiguous()
+            for place, tensor in enumerate(tensors)
+        ]
+        if optional_out:  # by keyword, and only where it was passed
+            place = names.index(OUT)
+            out = inputs[place]
+            positional = [*inputs[:place], *inputs[place + 1 :]]
+            result = kernel(*positional) if out is None else kernel(*positional, out=out)
+        else:
+            result = kernel(*inputs)
+        check_results(op, f"target {target!r}", result, outputs, device, inputs, effects)
         return result
 
     return run
 
 
 def check_results(
-    op: str, result: Any, outputs: Sequence[Any], device: torch.device, inputs: Sequence[torch.Tensor | None]
+    op: str,
+    source: str,
+    result: Any,
+    outputs: Sequence[Any],
+    device: torch.device,
+    inputs: Sequence[torch.Tensor | None],
+    effects: Effects | None = None,
 ) -> None:
-    """Holds what a target's kernel returned to the checked call.
+    """Holds what an implementation returned to the checked call.
+
+    Args:
+        op: name of the op.
+        source: who returned it, for messages.
+        result: one tensor, a tuple, or None.
+        outputs: the outputs of the checked call.
+        device: the call device.
+        inputs: the tensors of the call in forward order.
+        effects: what the call writes, None where nothing.
 
     Raises:
-        BackendError: count, presence, shape, dtype, device or layout is wrong, or an output shares memory
-            with an input or another output.
+        BackendError: count, presence, shape, dtype, device or layout is wrong; an output that is ``out`` or an
+            input is another tensor; or a new output shares memory with an input or another output.
     """
     found = result if isinstance(result, tuple) else () if result is None and not outputs else (result,)
     if len(found) != len(outputs):
-        raise BackendError(
-            f"{op}: outputs: the target returned {len(found)} results, the entry declares {len(outputs)}"
-        )
+        raise BackendError(f"{op}: outputs: {source} returned {len(found)} results, the entry declares {len(outputs)}")
+    places = [FRESH] * len(outputs) if effects is None else effects.results
     storages = {tensor.untyped_storage().data_ptr() for tensor in inputs if tensor is not None}
-    for tensor, output in zip(found, outputs, strict=True):
+    for tensor, output, place in zip(found, outputs, places, strict=True):
         if output is None:
             if tensor is not None:
-                raise BackendError(f"{op}: outputs: an output that this call does not have must be None")
+                raise BackendError(f"{op}: outputs: {source}: an output that this call does not have must be None")
             continue
         name, shape, dtype = output
-        _check_result(f"{op}: outputs.{name}", tensor, tuple(shape), dtype, device)
+        where = f"{op}: outputs.{name}: {source} returned"
+        if place != FRESH:
+            if tensor is not inputs[place]:
+                raise BackendError(f"{where} another tensor; the result is the tensor that was passed to be written")
+            continue
+        _check_result(where, tensor, tuple(shape), dtype, device)
         storage = tensor.untyped_storage().data_ptr()
         if storage and storage in storages:  # meta and empty tensors have none
             raise BackendError(
-                f"{op}: outputs.{name}: shares memory with an input or another output; return a fresh tensor"
+                f"{where} a tensor that shares memory with an input or another output; return a fresh tensor"
             )
         storages.add(storage)
 
 
 def _check_result(where: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise BackendError(f"{where}: the target returned {type(tensor).__name__}, a tensor is needed")
+        raise BackendError(f"{where} {type(tensor).__name__}, a tensor is needed")
     if tuple(tensor.shape) != shape:
-        raise BackendError(f"{where}: the target returned shape {tuple(tensor.shape)}, the entry gives {shape}")
+        raise BackendError(f"{where} shape {tuple(tensor.shape)}, the entry gives {shape}")
     if tensor.dtype != dtype:
-        raise BackendError(f"{where}: the target returned {tensor.dtype}, the entry gives {dtype}")
+        raise BackendError(f"{where} {tensor.dtype}, the entry gives {dtype}")
     if tensor.device != device:
-        raise BackendError(f"{where}: the target returned a tensor on {tensor.device}, the call is on {device}")
+        raise BackendError(f"{where} a tensor on {tensor.device}, the call is on {device}")
     if not tensor.is_contiguous():
-        raise BackendError(f"{where}: the target returned strides {tuple(tensor.stride())}, outputs are contiguous")
+        raise BackendError(f"{where} strides {tuple(tensor.stride())}, outputs are contiguous")
+
+
+def with_index(device: torch.device) -> torch.device:
+    """`device` as tensors on it name it: a GPU with its number."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def device_without_tensors(op: str, target: str | None, kinds: Collection[str]) -> torch.device:
+    """Where a call runs that has no tensor to follow: what the explicit or default target takes of the current GPU
+    and the CPU, in this order.
+
+    Args:
+        op: name of the op.
+        target: the op's target.
+        kinds: kinds of device that the in-tree kernels run on.
+
+    Raises:
+        OpNotAvailableError: neither is there for it.
+    """
+    candidates = [torch.device("cpu")]
+    if torch.cuda.is_available():
+        candidates.insert(0, with_index(torch.device("cuda")))
+    chosen = registry.chosen_target(target)
+    for device in candidates:
+        if device.type in kinds if chosen in (None, BUILTIN) else registry.detects(chosen, device):
+            return device
+    raise OpNotAvailableError(
+        f"{op}: no kernel runs on {' or '.join(str(device) for device in candidates)}; pass a tensor or a device, or "
+        f"register a target"
+    )
