@@ -1,0 +1,49 @@
+"""Costs that no inline formula expresses: ``f(call) -> (flops, bytes)``, named by `roofline.func` of an
+entry.
+
+`call` is a `tileops.manifest.roofline.CallView`. FLOPs are the least arithmetic of the algorithm, one per
+add, multiply, divide, transcendental or select; bytes the least traffic, each distinct element that is needed
+once. No torch here.
+"""
+
+from __future__ import annotations
+
+from tileops.perf.formulas.attention import (
+    gqa_dense_fwd,
+    gqa_paged_fwd,
+    gqa_prefill_paged_fwd,
+    gqa_varlen_fwd,
+    mha_decode_paged_fwd,
+    mla_paged_fwd,
+    mla_varlen_fwd,
+    visible_range,
+    visible_scores,
+)
+from tileops.perf.formulas.selected_attention import (
+    dsa_decode_fwd,
+    dsa_paged_fwd,
+    lightning_indexer_fwd,
+    nsa_compressed_varlen_fwd,
+    nsa_topk_varlen_fwd,
+    nsa_varlen_fwd,
+    topk_select_fwd,
+)
+
+__all__ = [
+    "dsa_decode_fwd",
+    "dsa_paged_fwd",
+    "gqa_dense_fwd",
+    "gqa_paged_fwd",
+    "gqa_prefill_paged_fwd",
+    "gqa_varlen_fwd",
+    "lightning_indexer_fwd",
+    "mha_decode_paged_fwd",
+    "mla_paged_fwd",
+    "mla_varlen_fwd",
+    "nsa_compressed_varlen_fwd",
+    "nsa_topk_varlen_fwd",
+    "nsa_varlen_fwd",
+    "topk_select_fwd",
+    "visible_range",
+    "visible_scores",
+]
