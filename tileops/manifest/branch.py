@@ -161,6 +161,24 @@ def settle_presence(signature: Signature, facts: Facts) -> Facts:
     return Facts(constants, present)
 
 
+def fold_lets(signature: Signature, facts: Facts) -> tuple[dict[str, Expr], Facts]:
+    """Every let, folded; and `facts` with the value of those that discriminants decide, so that what reads them folds
+    too.
+    """
+    lets = dict(signature.lets)
+    constants = dict(facts.constants)
+    progress = bool(lets)
+    while progress:
+        progress = False
+        for name, expr in lets.items():
+            if name not in constants:
+                lets[name] = folded = fold(expr, Facts(constants, facts.present))
+                if folded.is_constant:
+                    constants[name] = folded.constant
+                    progress = True
+    return lets, Facts(constants, facts.present)
+
+
 @dataclass(frozen=True, eq=False)
 class BranchTensor:
     """A tensor that is present on a branch, with its family chosen and its expressions folded."""
@@ -275,6 +293,7 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
                 f"{expr} is not decided by finite discriminants; use Bool and enum parameters and present(...)",
             )
     finite = discriminant_names(choices)
+    lets, facts = fold_lets(signature, facts)
     rules, restrictions = [], []
     for rule in signature.shape_rules:
         folded = fold(rule, facts)
@@ -292,7 +311,6 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
             held[name] = _tensor(signature, param.tensor, facts)
     inputs = {name: _tensor(signature, decl, facts) for name, decl in signature.inputs.items() if facts.present[name]}
     outputs = {name: _tensor(signature, decl, facts) for name, decl in signature.outputs.items() if facts.present[name]}
-    lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
     written = []
     for name, tensor in inputs.items():
         if tensor.decl.mutated is not None:
@@ -308,15 +326,18 @@ def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: M
 
 
 def construction_branch(signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]) -> Branch:
-    """The construction-time part of a branch: its held tensors and lets, whatever tensors a call passes."""
-    facts = settle_presence(signature, point_facts(choices, values))
+    """The construction-time part of a branch: its held tensors, lets, and the rules that no presence of a call's
+    tensors guards.
+    """
+    lets, facts = fold_lets(signature, settle_presence(signature, point_facts(choices, values)))
+    folded = [fold(rule, facts) for rule in signature.shape_rules]
+    rules = tuple(rule for rule in folded if not rule.is_constant and not rule.tested)
     held = {
         name: _tensor(signature, param.tensor, facts)
         for name, param in signature.params.items()
         if param.tensor is not None and facts.present.get(name)
     }
-    lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
-    return Branch(signature, _point(values), facts, held, {}, {}, lets, (), (), ())
+    return Branch(signature, _point(values), facts, held, {}, {}, lets, rules, (), ())
 
 
 def _point(values: Mapping[str, Any]) -> Point:

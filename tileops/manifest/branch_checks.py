@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from tileops.manifest.branch import (
     combinations,
     discriminant_names,
     discriminants,
+    fold_lets,
     group_discriminants,
     is_domain_restriction,
     obeys_invariants,
@@ -25,11 +25,12 @@ from tileops.manifest.branch import (
 )
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
-from tileops.manifest.expr import Expr, ExpressionError, Facts, Scope, Segment, fold, infer
+from tileops.manifest.expr import Expr, ExpressionError, Scope, Segment, fold, infer
 from tileops.manifest.expr.syntax import call_name
-from tileops.manifest.kind_checks import Finding, global_scope, wanted
+from tileops.manifest.kind_checks import Finding, wanted
 from tileops.manifest.plan import plan_branch
 from tileops.manifest.primitives import GENERATORS, PREDICATES, DomainError, Member
+from tileops.manifest.scopes import branch_scope
 from tileops.manifest.signature import Signature
 
 #: More combinations of one group than this are not enumerated.
@@ -90,13 +91,9 @@ def _accepted(
     facts = settle_presence(signature, point_facts(choices, values))
     if not obeys_invariants(signature, facts):
         return False
-    lets = {name: fold(expr, facts) for name, expr in signature.lets.items()}
-    constants = {
-        **facts.constants,
-        **{name: expr.constant for name, expr in lets.items() if expr.is_constant},
-    }
+    _, facts = fold_lets(signature, facts)
     for rule in restrictions:
-        folded = fold(rule, Facts(constants, facts.present))
+        folded = fold(rule, facts)
         if folded.is_constant and not folded.constant:
             return False
     return True
@@ -119,8 +116,18 @@ def branches(entry: Entry) -> Iterator[Branch | Finding]:
 
 def check_branches(entry: Entry) -> Iterator[Finding]:
     """At every accepted point families have one case, kinds fit, an inference plan exists, and every
-    dtype_combos column matters.
+    dtype_combos column matters. Of the findings of one field the first is told, with the number of the others.
     """
+    by_field: dict[str, list[str]] = {}
+    for field, message in _branch_findings(entry):
+        messages = by_field.setdefault(field, [])
+        if message not in messages:
+            messages.append(message)
+    for field, (first, *others) in by_field.items():
+        yield field, first + (f" (and {len(others)} more of the kind)" if others else "")
+
+
+def _branch_findings(entry: Entry) -> Iterator[Finding]:
     for item in branches(entry):
         if not isinstance(item, Branch):
             yield item
@@ -141,28 +148,6 @@ def check_branches(entry: Entry) -> Iterator[Finding]:
                     "signature.dtype_combos",
                     f"the column {name} is not used where {_point_text(item)}; use it on every branch",
                 )
-
-
-def branch_scope(branch: Branch) -> Scope:
-    """Names and kinds on one branch: presence is decided there."""
-    scope = global_scope(branch.signature)
-    present, absent = set(scope.present), set(scope.absent)
-    names = dict(scope.names)
-    for name, there in branch.facts.present.items():
-        (present if there else absent).add(name)
-        kind = names.get(name)
-        if isinstance(kind, k.Maybe):
-            names[name] = kind.inner if there else k.NONE
-    for name, kind in list(names.items()):
-        constructor = branch.facts.constants.get(f"{name}.kind")
-        if isinstance(kind, k.ADT) and constructor is not None:
-            names[name] = kind.restricted((constructor,)) or kind
-    for name, expr in branch.lets.items():
-        try:
-            names[name] = infer(expr, replace(scope, names=names, present=frozenset(present), absent=frozenset(absent)))
-        except ExpressionError:
-            continue  # reported by check_kinds
-    return replace(scope, names=names, present=frozenset(present), absent=frozenset(absent))
 
 
 def _branch_kinds(branch: Branch) -> Iterator[Finding]:
@@ -250,8 +235,7 @@ def _member_call(
                     yield field, f"{argument.id} is no metadata tensor; {formal.name} of {member.name} is one"
                     return
                 if argument.id not in branch.inputs:
-                    where = _point_text(branch)
-                    yield field, f"{argument.id} is absent where {where}; it is there wherever this tensor is"
+                    yield field, f"{argument.id} may be absent from a call that has this tensor; give both one presence"
                     return
                 positional.append(k.TENSOR)
             else:

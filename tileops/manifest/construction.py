@@ -12,6 +12,7 @@ from tileops.manifest.branch import (
     BranchError,
     Discriminant,
     discriminant_names,
+    fold_lets,
     is_domain_restriction,
     point_facts,
     resolve_shape,
@@ -44,14 +45,13 @@ def construction_checks(
     signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]
 ) -> ConstructionChecks:
     """The checks of a construction whose discriminants have `values`."""
-    facts = settle_presence(signature, point_facts(choices, values))
+    folded_lets, facts = fold_lets(signature, settle_presence(signature, point_facts(choices, values)))
     known = set(signature.scalars)
     lets: list[tuple[str, Expr]] = []
     progress = True
     while progress:
         progress = False
-        for name, expr in signature.lets.items():
-            folded = fold(expr, facts)
+        for name, folded in folded_lets.items():
             if name not in known and folded.names <= known and not folded.tested:
                 lets.append((name, folded))
                 known.add(name)

@@ -17,36 +17,13 @@ from tileops.manifest.expr import Expr, ExpressionError, Scope, infer
 from tileops.manifest.expr.syntax import call_name
 from tileops.manifest.primitives import GENERATORS, PREDICATES
 from tileops.manifest.roofline import formula_function
-from tileops.manifest.signature import OUT, Signature, TensorDecl
+from tileops.manifest.scopes import global_scope
+from tileops.manifest.signature import Signature, TensorDecl
 
 Finding = tuple[str, str]
 
 #: Sections of a signature that declare names.
 DECLARING = ("forall", "params", "inputs", "outputs", "let")
-
-
-def global_scope(signature: Signature, *, allow_bytes: bool = False) -> Scope:
-    """Every name of an entry with its kind, before any guard. Lets that have no kind are left out."""
-    names: dict[str, k.Kind] = {**signature.indices}
-    names.update({name: param.kind for name, param in signature.params.items()})
-    names.update(dict.fromkeys(signature.tensors, k.TENSOR))
-    if signature.buffered is not None:
-        names[OUT] = k.TENSOR
-    scope = Scope(names, allow_bytes=allow_bytes)
-    pending = dict(signature.lets)
-    progress = True
-    while pending and progress:
-        progress = False
-        for name, expr in list(pending.items()):
-            if expr.names & pending.keys():
-                continue
-            del pending[name]
-            progress = True
-            try:
-                scope = scope.with_kind(name, infer(expr, scope))
-            except ExpressionError:
-                continue  # reported where the let is checked
-    return scope
 
 
 def wanted(expr: Expr, scope: Scope, field: str, accepts: Callable[[k.Kind], bool], what: str) -> Iterator[Finding]:
@@ -77,7 +54,7 @@ def unreadable_names(entry: Entry) -> tuple[frozenset[str], bool]:
     return frozenset(names), complete
 
 
-class _Expressions:
+class Expressions:
     """Judges the expressions of one entry."""
 
     def __init__(self, entry: Entry, *, allow_bytes: bool = False) -> None:
@@ -114,7 +91,7 @@ class _Expressions:
         yield from faults
         if not faults and self.readable(expr):
             values, _ = discriminant_names(discriminants(self.signature))
-            odd = sorted(expr.names - values)
+            odd = sorted(expr.atoms - values)
             if odd:
                 yield (
                     field,
@@ -125,7 +102,7 @@ class _Expressions:
 def check_kinds(entry: Entry) -> Iterator[Finding]:
     """Lets, refinements, presences, effects and metadata have the kinds that their places want."""
     signature = entry.signature
-    known = _Expressions(entry)
+    known = Expressions(entry)
     for name in signature.lets:
         yield from known.check_let(name)
     for position, rule in enumerate(signature.shape_rules):
@@ -137,12 +114,18 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
             expr = getattr(decl, key)
             if isinstance(expr, Expr):
                 yield from known.check_condition(expr, f"{decl.where}.{key}")
+        for expr in (decl.dtype, *shape_exprs(decl.shape)):
+            if not (expr.names | expr.tested) <= known.scope.names.keys():
+                yield from known.check(expr, expr.where, lambda kind: True, "declared names")
         yield from _metadata_calls(decl)
+    yield from _lists_only_generate(entry)
 
 
 def check_costs(entry: Entry) -> Iterator[Finding]:
     """Cost formulas are numbers, and a cost function exists."""
-    costs = _Expressions(entry, allow_bytes=True)
+    if any(problem.field == "roofline" and problem.unreadable for problem in entry.problems):
+        return
+    costs = Expressions(entry, allow_bytes=True)
     for key in ("flops", "bytes"):
         formula = getattr(entry.roofline, key)
         if formula is not None:
@@ -216,16 +199,21 @@ def all_exprs(entry: Entry) -> Iterator[tuple[str, Expr]]:
             yield f"roofline.{key}", formula
 
 
-def check_uses(entry: Entry) -> Iterator[Finding]:
-    """Value lists of `forall` are read by generators only, and every index and let is read by something."""
-    signature = entry.signature
-    lists = {name for name, kind in signature.indices.items() if kind == k.INTS}
-    used: set[str] = set().union(*signature.combos)
+def _lists_only_generate(entry: Entry) -> Iterator[Finding]:
+    """Value lists of `forall` are read by generators only."""
+    lists = {name for name, kind in entry.signature.indices.items() if kind == k.INTS}
     for field, expr in all_exprs(entry):
-        used |= expr.names - {field.removeprefix("signature.let.")}
         misused = [] if field.endswith(".values") else sorted(lists & expr.names)
         if misused:
             yield field, f"{', '.join(misused)} is a value list of forall and only a generator's argument"
+
+
+def check_uses(entry: Entry) -> Iterator[Finding]:
+    """Every index and let is read by something."""
+    signature = entry.signature
+    used: set[str] = set().union(*signature.combos)
+    for field, expr in all_exprs(entry):
+        used |= expr.names - {field.removeprefix("signature.let.")}
     for section, names in (("forall", signature.indices), ("let", signature.lets)):
         for name in names:
             if name not in used:

@@ -220,6 +220,8 @@ def fits(actual: Kind, expected: Kind) -> bool:
                 return False
             return literals is None or (actual.literals is not None and set(actual.literals) <= set(literals))
         case DType(names=names):
+            if isinstance(actual, Str) and actual.literals is not None:
+                return set(actual.literals) <= set(names)  # a string that names a member of the set
             return isinstance(actual, DType) and set(actual.names) <= set(names)
         case ADT(name=name):
             return isinstance(actual, ADT) and actual.name == name
@@ -245,6 +247,7 @@ def join(left: Kind, right: Kind) -> Kind | None:
         if left.literals is None or right.literals is None:
             return STRING
         return Str(_merged(left.literals, right.literals))
+    left, right = _as_dtype(left, right), _as_dtype(right, left)
     if isinstance(left, DType) and isinstance(right, DType):
         return DType(_merged(left.names, right.names))
     if isinstance(left, NoneKind) and isinstance(right, NoneKind):
@@ -260,6 +263,13 @@ def join(left: Kind, right: Kind) -> Kind | None:
     if fits(right, left):
         return left
     return None
+
+
+def _as_dtype(kind: Kind, other: Kind) -> Kind:
+    """A literal that names a dtype is one where it meets dtypes."""
+    if not isinstance(kind, Str) or not isinstance(other, DType) or kind.literals is None:
+        return kind
+    return DType(kind.literals) if set(kind.literals) <= DTYPES.keys() else kind
 
 
 def _merged(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:

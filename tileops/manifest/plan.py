@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from tileops.manifest import kinds as k
 from tileops.manifest.branch import Branch, BranchError, BranchTensor
-from tileops.manifest.expr import Axis, Expr, Segment
+from tileops.manifest.expr import Axis, Expr, ExpressionError, Segment, infer
 from tileops.manifest.expr.syntax import ShapeItems
+from tileops.manifest.scopes import branch_scope
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,9 @@ class _Planner:
         held = list(self.branch.held.values())
         pending = {tensor.name: set(range(len(tensor.items))) for tensor in held}
         self._check_ready(held, self._solve(held, pending, True))
+        for rule in self.branch.rules:  # those over parameters alone are checked before any tensor is looked at
+            if self._ready(rule) and self.branch.reads([rule]) & self.solved:
+                self.steps.append(CheckRule(True, rule))
         return Plan(self.branch, tuple(self.steps), frozenset(self.solved))
 
     # --- names ---
@@ -405,9 +409,7 @@ class _Planner:
         fix is checked at construction.
         """
         for item in tensor.items:
-            names = self.branch.reads([item.expr])
-            dims = all(isinstance(self.signature.indices.get(name), k.Dim | k.Shape) for name in names)
-            if (dims and not _may_be_negative(item.expr, self.branch)) or item.expr.is_constant:
+            if not self._may_be_negative(item):
                 continue
             at_construction = self._available(item.expr.names)
             if at_construction or tensor.decl.role == "output":
@@ -416,6 +418,20 @@ class _Planner:
                 )
                 if not any(_same_obligation(step, other) for other in self.steps):
                     self.steps.append(step)
+
+    def _may_be_negative(self, item: Axis | Segment) -> bool:
+        """Whether the kind of an axis, or of a spliced sequence's elements, admits negative integers."""
+        match item.expr.node:
+            case ast.Constant(value=int() as value):
+                return value < 0
+            case ast.Name(id=name) if isinstance(self.signature.indices.get(name), k.Dim | k.Shape):
+                return False
+        try:
+            kind = infer(item.expr, branch_scope(self.branch))
+        except ExpressionError:
+            return True
+        element = kind.element if isinstance(kind, k.Seq) else k.DIM if isinstance(kind, k.Shape) else kind
+        return not isinstance(element, k.Dim)
 
     def _reject_unsolved(self) -> None:
         unsolved = sorted(
@@ -430,22 +446,6 @@ class _Planner:
 
 def _same_obligation(step: CheckNonNegative, other: Step) -> bool:
     return isinstance(other, CheckNonNegative) and other.expr.text == step.expr.text
-
-
-def _may_be_negative(expr: Expr, branch: Branch) -> bool:
-    """Whether an expression over dims can be negative: it subtracts, negates, or calls a primitive that
-    counts down.
-    """
-    pending = [expr]
-    while pending:
-        current = pending.pop()
-        for node in ast.walk(current.node):
-            if isinstance(node, ast.Sub | ast.USub | ast.Subscript):
-                return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "out":
-                return True
-        pending += [branch.lets[name] for name in current.names if name in branch.lets]
-    return False
 
 
 def _place_of(items: ShapeItems, from_right: bool) -> Place:

@@ -175,12 +175,26 @@ def _is_condition(node: ast.expr) -> bool:
     )
 
 
+def _fold_comprehension(node: ast.GeneratorExp, facts: Facts) -> ast.expr:
+    """A comprehension with what does not depend on its variables decided."""
+    clauses = []
+    for clause in node.generators:
+        source = _fold(clause.iter, facts)
+        bound = {name.id for name in ast.walk(clause.target) if isinstance(name, ast.Name)}
+        hidden = {name for name in facts.constants if name.partition(".")[0] in bound}
+        facts = Facts({name: value for name, value in facts.constants.items() if name not in hidden}, facts.present)
+        conditions = [_fold(condition, facts) for condition in clause.ifs]
+        clauses.append(ast.comprehension(clause.target, source, conditions, 0))
+    return ast.copy_location(ast.GeneratorExp(_fold(node.elt, facts), clauses), node)
+
+
 def _fold_call(node: ast.Call, facts: Facts) -> ast.expr:
     subject = presence_name(node)
     if subject is not None:
         return _constant(facts.present[subject], node) if subject in facts.present else node
     arguments = [
-        argument if isinstance(argument, ast.GeneratorExp) else _fold(argument, facts) for argument in node.args
+        _fold_comprehension(argument, facts) if isinstance(argument, ast.GeneratorExp) else _fold(argument, facts)
+        for argument in node.args
     ]
     keywords = [ast.keyword(item.arg, _fold(item.value, facts)) for item in node.keywords]
     values = [_value(item) for item in [*arguments, *(item.value for item in keywords)]]

@@ -52,6 +52,11 @@ def infer(expr: Expr, scope: Scope) -> k.Kind:
     return _Inference(expr).kind(expr.node, scope)
 
 
+def narrow(expr: Expr, truth: bool, scope: Scope) -> Scope:
+    """`scope` where the condition `expr` is known to be `truth`."""
+    return _Inference(expr).narrow(expr.node, truth, scope)
+
+
 class _Inference:
     def __init__(self, expr: Expr) -> None:
         self.expr = expr
@@ -318,6 +323,10 @@ class _Inference:
             return k.SHAPE if isinstance(kind, k.Shape) else k.Seq(kind.element, None, kind.container)
         if not k.fits(self.kind(index, scope), k.INT):
             raise self.expr.error("an index is an integer", index)
+        if isinstance(kind, k.Seq) and kind.length is not None:
+            position = _integer(index)
+            if position is not None and not -kind.length <= position < kind.length:
+                raise self.expr.error(f"{ast.unparse(value)!r} has {kind.length} elements, none at {position}", index)
         return k.INT if isinstance(kind, k.Shape) else kind.element
 
     # --- narrowing ---
@@ -333,12 +342,29 @@ class _Inference:
                 for value in values:
                     scope = self.narrow(value, truth, scope)
                 return scope
+            case ast.BoolOp(values=values):
+                return self._narrow_alternatives(values, truth, scope)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                when = self.narrow(body, truth, self.narrow(test, True, scope))
+                unless = self.narrow(orelse, truth, self.narrow(test, False, scope))
+                return _either(when, unless)
+            case ast.Constant(value=bool() as value):
+                return scope if value is truth else replace(scope, unreachable=True)
             case ast.Call():
                 subject = presence_name(node)
                 return scope if subject is None else self._narrow_presence(subject, truth, scope)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self._narrow_comparison(left, op, right, truth, scope)
         return scope
+
+    def _narrow_alternatives(self, values: list[ast.expr], truth: bool, scope: Scope) -> Scope:
+        """One of `values` is `truth`, and those before it are not."""
+        found: Scope | None = None
+        for value in values:
+            here = self.narrow(value, truth, scope)
+            found = here if found is None else _either(found, here)
+            scope = self.narrow(value, not truth, scope)
+        return scope if found is None else found
 
     def _narrow_presence(self, name: str, truth: bool, scope: Scope) -> Scope:
         if name in (scope.absent if truth else scope.present):
@@ -379,6 +405,29 @@ class _Inference:
         return scope
 
 
+def _either(first: Scope, second: Scope) -> Scope:
+    """What holds in both of two scopes."""
+    if first.unreachable:
+        return second
+    if second.unreachable:
+        return first
+    names = dict(first.names)
+    for name in first.names.keys() | second.names.keys():
+        left, right = first.names.get(name), second.names.get(name)
+        if left is None or right is None:
+            names.pop(name, None)  # a field that one side narrowed
+        elif left != right:
+            names[name] = _joined_types(left, right)
+    return replace(first, names=names, present=first.present & second.present, absent=first.absent & second.absent)
+
+
+def _joined_types(left: k.Kind, right: k.Kind) -> k.Kind:
+    if isinstance(left, k.ADT) and isinstance(right, k.ADT):
+        added = tuple(item for item in right.constructors if left.constructor(item.name) is None)
+        return k.ADT(left.name, left.constructors + added)
+    return k.join(left, right) or k.Union((left, right))
+
+
 def _literal_kind(value: Any) -> k.Kind:
     match value:
         case bool():
@@ -398,6 +447,15 @@ def _literals(node: ast.expr) -> tuple[Any, ...] | None:
             return (value,)
         case ast.Tuple(elts=elements) if all(isinstance(element, ast.Constant) for element in elements):
             return tuple(element.value for element in elements if isinstance(element, ast.Constant))
+    return None
+
+
+def _integer(node: ast.expr) -> int | None:
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+            return -value
     return None
 
 
