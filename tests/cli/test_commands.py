@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,65 @@ def test_bad_usage_is_exit_code_2(arguments):
 def test_an_error_is_one_clean_line_and_exit_code_1():
     text = tileops("cache", "info", code=1, TILEOPS_CACHE_SIZE="plenty")
     assert text.strip().splitlines() == ["error: TILEOPS_CACHE_SIZE='plenty': expected a size such as 2GiB or 500MB"]
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(command, tmp_path):
+    for place, reason in ((tmp_path / "no" / "x.json", "create it first"), (tmp_path, "is a folder")):
+        assert reason in tileops(command, "--json", str(place), code=2)
+
+
+def test_bench_names_the_baselines_there_are():
+    assert "'foo': expected some of torch, torch-compile" in tileops("bench", "AddFwdOp", "--against", "foo", code=2)
+
+
+@pytest.mark.parametrize("arguments", [("ops",), ("ops", "--json"), ("--help",), ("validate", "--help")], ids=" ".join)
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "tileops.cli.main", *arguments],
+        env=environment(),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", [("ops",), ("ops", "--json"), ("--help",)], ids=" ".join)
+def test_a_full_disk_is_one_clean_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tileops.cli.main", *arguments],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+@pytest.mark.in_tree_kernels
+def test_warm_ends_when_interrupted(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tileops.cli.main", "warm", "GemmFwdOp", "--jobs", "1"],
+        env=environment({"TILEOPS_CACHE_DIR": str(tmp_path)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not any(tmp_path.rglob("*.db")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
 
 
 @pytest.mark.in_tree_kernels

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tileops.cli import catalogue
-from tileops.cli.console import usage_error
+from tileops.cli.console import JsonFile, usage_error
 
 
 def command(
@@ -20,7 +19,7 @@ def command(
         str, typer.Option("--against", help="Baselines: torch, torch-compile, ... (comma-separated).")
     ] = "torch",
     budget: Annotated[float, typer.Option("--budget", min=0.01, help="Seconds a case.")] = 20.0,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    json_path: JsonFile = None,
     target: Annotated[str | None, typer.Option("--target", help="Kernel target.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Device, for example cpu or cuda:0.")] = None,
 ) -> None:
@@ -31,8 +30,13 @@ def command(
     if family is not None:
         names += [entry.name for entry in catalogue.entries(family) if entry.name not in names]
     baselines = tuple(name.strip() for name in against.split(",") if name.strip())
-    if not bench.selected(names or None, case, dtype):
+    chosen = bench.selected(names or None, case, dtype)
+    if not chosen:
         raise usage_error("no case matches; `tileops show OP` lists the cases of an operator")
+    known = {name: None for op in dict.fromkeys(item.op for item in chosen) for name in bench.registered(op)}
+    unknown = [name for name in baselines if name not in known]
+    if unknown or not baselines:
+        raise usage_error(f"--against {against!r}: expected some of {', '.join(known)}")
     session = bench.run(
         names or None,
         case=case,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tileops import manifest
@@ -42,7 +43,8 @@ def entries(family: str | None = None) -> list[Entry]:
 
 def op_class(entry: Entry) -> Any | None:
     """The operator's class, or None where it does not exist yet."""
-    return getattr(import_module(f"tileops.{entry.family}"), entry.name, None)
+    module = f"tileops.{entry.family}"
+    return getattr(import_module(module), entry.name, None) if find_spec(module) is not None else None
 
 
 def devices(entry: Entry) -> list[str]:

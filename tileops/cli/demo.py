@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tileops.cli.console import output, usage_error
+from tileops.cli.console import JsonFile, output, usage_error
 
 _PROMPT = "What is the capital of France, and what is it known for?"
 
@@ -24,7 +24,7 @@ def command(
         str, typer.Option("--against", help="Further PyTorch baselines: packed, freezing (comma-separated).")
     ] = "",
     compare: Annotated[bool, typer.Option(help="Measure the PyTorch reference too.")] = True,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write every number to this file.")] = None,
+    json_path: JsonFile = None,
 ) -> None:
     """Let SmolLM2-135M-Instruct answer a prompt, beside the same model in plain PyTorch."""
     from tileops.workloads import demo

@@ -6,19 +6,35 @@ load neither torch nor Numba before they have to.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from tileops import __version__
 from tileops.cli import bench, cache, demo, doctor, ops, show, tune, validate, warm
-from tileops.cli.console import errors
+from tileops.cli.console import clean_end, errors, print_error
 from tileops.errors import TileOpsError, TileOpsWarning
 
+
+class _Commands(TyperGroup):
+    """The commands, each of which ends cleanly. Typer itself would exit with 1 at a closed pipe."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # prints the help
+        with clean_end():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with clean_end():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Operators for language models, compiled from Numba on first use.",
     no_args_is_help=True,
     add_completion=False,
@@ -77,14 +93,12 @@ def main(arguments: list[str] | None = None) -> None:
             logging.getLogger("tileops").setLevel(level.upper())
         app(args=arguments, prog_name="tileops")
     except TileOpsError as error:
-        errors().print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        print_error(error)
         raise SystemExit(1) from None
-    except BrokenPipeError:
-        # The reader of a pipe went away (`tileops ops | head`): not an error of ours.
-        sys.stderr.close()
-        raise SystemExit(0) from None
     finally:
         warnings.showwarning = show_warning
+        # Nobody waits for the garbage of torch's modules: the interpreter would look for it for half a second.
+        gc.freeze()
 
 
 if __name__ == "__main__":
