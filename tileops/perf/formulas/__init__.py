@@ -19,6 +19,12 @@ from tileops.perf.formulas.attention import (
     visible_range,
     visible_scores,
 )
+from tileops.perf.formulas.pool import (
+    adaptive_avg_pool2d_fwd,
+    adaptive_max_pool2d_fwd,
+    avg_pool_fwd,
+    max_pool_fwd,
+)
 from tileops.perf.formulas.selected_attention import (
     dsa_decode_fwd,
     dsa_paged_fwd,
@@ -30,6 +36,9 @@ from tileops.perf.formulas.selected_attention import (
 )
 
 __all__ = [
+    "adaptive_avg_pool2d_fwd",
+    "adaptive_max_pool2d_fwd",
+    "avg_pool_fwd",
     "dsa_decode_fwd",
     "dsa_paged_fwd",
     "gqa_dense_fwd",
@@ -37,6 +46,7 @@ __all__ = [
     "gqa_prefill_paged_fwd",
     "gqa_varlen_fwd",
     "lightning_indexer_fwd",
+    "max_pool_fwd",
     "mha_decode_paged_fwd",
     "mla_paged_fwd",
     "mla_varlen_fwd",
