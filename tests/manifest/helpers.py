@@ -54,6 +54,73 @@ roofline:
   flops: "4 * M * N * K + (N if present(bias) else 0)"
 """
 
+#: A second valid entry, with what `BASE` lacks: an ADT, a family over two subjects, a construction-time tensor, an
+#: output buffer, two related metadata tensors, dtype combinations, a keyword-only input and a composition.
+GROUPED = """
+family: toy
+status: spec-only
+signature:
+  forall:
+    M: Dim
+    N: Dim
+    K: Dim
+    E: Dim
+    sizes: "Seq[Int]"
+    T: "DType[float16 | bfloat16]"
+    W: "DType[float16 | bfloat16 | uint8]"
+    I: "DType[int32 | int64]"
+  params:
+    layout: {type: MGroupedLayout}
+    table: {dtype: float32, shape: "[K, 2]", optional: true}
+    padding: {type: "int | 'same'", default: 0}
+    scaled: {type: bool, default: false}
+    out_dtype: {type: "float16 | float32 | None", default: null, kw_only: true}
+  types:
+    Rows:
+      params: {kind: MGroupedLayout, scaled: Bool, tokens: Dim, experts: Dim}
+      match: [kind, scaled]
+      cases:
+      - {when: [{masked: _}, false], is: "[experts, kind.max_m]"}
+      - {when: [{contiguous: {packing: tight}}, false], is: "[tokens]"}
+      - {when: [{contiguous: {packing: aligned}}, false], is: "[experts, 1]"}
+      - {when: [{masked: _}, true], is: "[experts]"}
+      - {when: [{contiguous: _}, true], is: "[experts, 2]"}
+  inputs:
+    x: {dtype: T, shape: "[M, K]", contiguous: true}
+    w: {dtype: W, shape: "[E, K, N]"}
+    counts: {dtype: I, shape: "[E]", values: "as_tensor(sizes)", requires: ["sums_to(M)"]}
+    offsets: {dtype: I, shape: "[E]", values: "exclusive_prefix_sum(sizes)", requires: ["exclusive_prefix_of(counts)"]}
+    result: {dtype: float32, shape: "[M]", mutated: true, write_only: true}
+    scale: {dtype: float32, shape: "[E]", optional: "scaled"}
+    bias: {dtype: T, shape: "[E, N]", optional: true, kw_only: true}
+    lengths: {dtype: int32, shape: "[E]", device: cpu, optional: true, kw_only: true, values: "full((E,), 1)"}
+  outputs:
+    output: {dtype: "coalesce_dtype(out_dtype, T)", shape: "[M, N]", buffer: out}
+    stats: {dtype: float32, shape: "Rows[layout, scaled, M, E]", nullable: "scaled or layout.kind == 'contiguous'"}
+  shape_rules:
+  - "not present(bias) or not scaled"
+  - "(0 if padding == 'same' else padding) >= 0"
+  dtype_combos:
+  - {T: float16, W: float16}
+  - {T: bfloat16, W: bfloat16}
+  - {T: bfloat16, W: uint8}
+workloads:
+- {M: 8, N: 16, K: 4, sizes: [3, 5], layout: {masked: {max_m: 8}}, some: [bias, table],
+   dtype_cases: [{T: float16, W: float16, I: int32}, {T: bfloat16, W: uint8, I: int32}], label: masked}
+- {M: 8, N: 16, K: 4, sizes: "repeat(4, 2)", scaled: true, some: [lengths],
+   layout: {contiguous: {packing: tight, metadata_kind: per_row, alignment: 1}},
+   dtype_cases: [{T: bfloat16, W: bfloat16, I: int64}], label: scaled}
+roofline:
+  flops: "2 * M * N * K + (M * N if present(bias) else 0)"
+  bytes: "bytes(x) + bytes(w) + bytes(counts) + (bytes(bias) if present(bias) else 0) + M * 4"
+composition:
+  kind: composite
+  stages:
+  - {name: gate, op: GateFwdOp}
+  - {name: experts, kernel: grouped}
+  - {name: combine, op: CombineFwdOp, optional: true}
+"""
+
 
 def entry(text: str | dict[str, Any], name: str = "ToyFwdOp", file: str = "toy.yaml") -> Entry:
     """The entry of YAML text."""
@@ -61,14 +128,20 @@ def entry(text: str | dict[str, Any], name: str = "ToyFwdOp", file: str = "toy.y
     return parse_entry(RawEntry(name, fields.get("family", "toy"), file, fields))
 
 
-def base() -> dict[str, Any]:
-    """The fields of `BASE`, to be changed."""
-    return copy.deepcopy(yaml.safe_load(BASE))
+#: Operators that compositions in tests may name.
+KNOWN = frozenset({"GateFwdOp", "CombineFwdOp"})
+
+_PARSED = {text: yaml.safe_load(text) for text in (BASE, GROUPED)}
+
+
+def base(text: str = BASE) -> dict[str, Any]:
+    """The fields of `BASE` or `GROUPED`, to be changed."""
+    return copy.deepcopy(_PARSED[text])
 
 
 def findings(fields: str | dict[str, Any], name: str = "ToyFwdOp") -> list[str]:
     """Static diagnostics as ``field: message``."""
-    return [f"{item.field}: {item.message}" for item in check_entry(entry(fields, name))]
+    return [f"{item.field}: {item.message}" for item in check_entry(entry(fields, name), KNOWN)]
 
 
 def mutated(change: Callable[[dict[str, Any]], None]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Static checks of one entry's declarations: key, names, order, families, effects, dtype combinations.
+"""Static checks of one entry's declarations: key, names, order, effects, dtype combinations.
 
 Every check yields `(field, message)` pairs; `tileops.manifest.validate` turns them into diagnostics.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from tileops.manifest import kinds as k
 from tileops.manifest.entry import Entry
-from tileops.manifest.expr import Application, Expr
-from tileops.manifest.signature import OUT, FamilyCase, TypeFamily
-
-Finding = tuple[str, str]
+from tileops.manifest.expr import Expr
+from tileops.manifest.kind_checks import Finding, unreadable_names
+from tileops.manifest.signature import OUT
 
 KEY = re.compile(r"[A-Z][A-Za-z0-9]*Op")
 QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
@@ -118,61 +116,7 @@ def check_order(entry: Entry) -> Iterator[Finding]:
         )
 
 
-# --- families, effects, dtype combinations ---
-
-
-def check_families(entry: Entry) -> Iterator[Finding]:
-    """Every family is applied by some shape, matches over its own formals, and its cases are values of them."""
-    signature = entry.signature
-    references = {
-        name: {case.shape.family for case in family.cases if isinstance(case.shape, Application)}
-        for name, family in signature.families.items()
-    }
-    applied: set[str] = set()
-    pending = [decl.shape.family for decl in signature.tensors.values() if isinstance(decl.shape, Application)]
-    while pending:
-        name = pending.pop()
-        if name not in applied:
-            applied.add(name)
-            pending.extend(sorted(references.get(name, ())))
-    for name, family in signature.families.items():
-        field = f"signature.types.{name}"
-        if name not in applied:
-            yield field, f"no shape applies {name}; remove it"
-        odd = sorted({free for expr in family.match for free in expr.names | expr.tested} - family.formals.keys())
-        if odd:
-            yield f"{field}.match", f"{', '.join(odd)} is no formal of {name}; match over its params"
-            continue
-        for position, case in enumerate(family.cases):
-            yield from _case(family, case, f"{field}.cases[{position}]")
-
-
-def _case(family: TypeFamily, case: FamilyCase, field: str) -> Iterator[Finding]:
-    exprs = case.shape.arguments if isinstance(case.shape, Application) else [item.expr for item in case.shape]
-    unknown = sorted({name for expr in exprs for name in expr.names | expr.tested} - family.formals.keys())
-    if unknown:
-        yield f"{field}.is", f"{', '.join(unknown)} is no formal of {family.name}; pass it as an argument"
-    for subject, value in zip(family.match, case.when, strict=True):
-        values = _match_values(subject, family)
-        if values is not None and not any(type(value) is type(item) and value == item for item in values):
-            listed = ", ".join(map(repr, values))
-            yield f"{field}.when", f"{value!r} is no value of {subject}, which takes {listed}"
-
-
-def _match_values(subject: Expr, family: TypeFamily) -> tuple[Any, ...] | None:
-    """Every value of a subject of match, or None where its kind does not list them."""
-    if subject.tested:
-        return (False, True)
-    match family.formals.get(subject.text):
-        case k.Bool():
-            return (False, True)
-        case k.Str(literals=literals):
-            return literals
-        case k.Maybe(inner=k.Bool()):
-            return (None, False, True)
-        case k.Maybe(inner=k.Str(literals=literals)) if literals is not None:
-            return (None, *literals)
-    return None
+# --- effects, dtype combinations ---
 
 
 def check_effects(entry: Entry) -> Iterator[Finding]:
@@ -194,6 +138,8 @@ def check_effects(entry: Entry) -> Iterator[Finding]:
         if decl.buffer:
             yield f"{decl.where}.alias", "an output with an alias declares no buffer; keep one of them"
         target = signature.inputs.get(decl.alias)
+        if decl.alias in unreadable_names(entry)[0]:
+            continue
         if target is None:
             yield f"{decl.where}.alias", f"{decl.alias!r} is no input; name the input that is written"
         elif target.mutated is None:

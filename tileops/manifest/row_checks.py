@@ -25,8 +25,12 @@ def check_rows(entry: Entry) -> Iterator[Finding]:
             yield error.where, error.message
             continue
         calls += made
-        for call in made:
-            yield from _cost(call)
+    seen: set[str] = set()
+    for call in calls:
+        for field, message in _cost(call):
+            if field not in seen:  # one call is enough to show what is wrong
+                seen.add(field)
+                yield field, message
     for case_id in repeated_case_ids(calls):
         yield "workloads", f"the case id {case_id!r} occurs twice; give the rows different labels"
     yield from _shared_labels(entry)

@@ -15,14 +15,15 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tileops.errors import ManifestError
-from tileops.manifest import branch_checks, checks, kind_checks, loading, row_checks
+from tileops.manifest import adts, branch_checks, checks, family_checks, kind_checks, loading, row_checks
 from tileops.manifest.diagnostics import LEVELS, Diagnostic, located, ordered, segments
 from tileops.manifest.entry import Entry, parse_entry
+from tileops.manifest.signature import Problem
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ STATIC_CHECKS: tuple[Check, ...] = (
     ),
     Check("signature", kind_checks.check_kinds),
     Check("signature", kind_checks.check_costs),
-    Check("signature", kind_checks.check_uses, ("signature", "roofline.flops", "roofline.bytes")),
-    Check("signature", checks.check_families, _TYPES),
+    Check("signature", family_checks.check_families, _TYPES),
     Check(
         "signature",
         checks.check_effects,
@@ -81,7 +81,13 @@ STATIC_CHECKS: tuple[Check, ...] = (
         "signature",
         branch_checks.check_branches,
         ("signature", "roofline.flops", "roofline.bytes"),
-        ("check_names", "check_kinds", "check_families"),
+        tuple(f"check_{name}" for name in ("names", "kinds", "families", "effects", "combos")),
+    ),
+    Check(
+        "signature",
+        kind_checks.check_uses,
+        ("signature", "roofline.flops", "roofline.bytes"),
+        tuple(f"check_{name}" for name in ("names", "kinds", "costs", "families", "effects", "combos", "branches")),
     ),
     Check(
         "signature",
@@ -89,7 +95,7 @@ STATIC_CHECKS: tuple[Check, ...] = (
         ("signature", "roofline", "workloads"),
         tuple(
             f"check_{name}"
-            for name in ("names", "order", "kinds", "costs", "uses", "families", "effects", "combos", "branches")
+            for name in ("names", "order", "kinds", "costs", "families", "effects", "combos", "branches")
         ),
     ),
 )
@@ -104,7 +110,8 @@ def _overlap(pattern: str, field: str) -> bool:
 def load_entries(directory: Path = loading.SPEC_DIR) -> tuple[list[Entry], list[Diagnostic]]:
     """Every entry that can be read at all, and what is wrong with the files."""
     entries: dict[str, Entry] = {}
-    found: list[Diagnostic] = []
+    _, problems = adts.installed(directory)
+    found = [Diagnostic("schema", loading.TYPES_FILE, "", field, message) for field, message in problems]
     for path in loading.spec_files(directory):
         try:
             raw_entries = loading.read_file(path)
@@ -129,7 +136,7 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
     """
     found = [
         Diagnostic(_level(problem.field), entry.file, entry.name, problem.field, problem.message)
-        for problem in entry.problems
+        for problem in _first_problems(entry)
     ]
     unreadable = [problem.field for problem in entry.problems if problem.unreadable]
     failed: set[str] = set()
@@ -152,6 +159,18 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
             message = f"there is no entry {stage.op!r}; name one of the manifest, or a kernel"
             found.append(Diagnostic("schema", entry.file, entry.name, field, message))
     return ordered(found)
+
+
+def _first_problems(entry: Entry) -> Iterator[Problem]:
+    """The faults of reading, without those that follow from another: inside an unreadable field, or of it again."""
+    whole: list[list[str | int]] = []
+    for problem in entry.problems:
+        path = segments(problem.field)
+        if any(path[: len(other)] == other for other in whole):
+            continue
+        if problem.unreadable:
+            whole.append(path)
+        yield problem
 
 
 def _level(field: str) -> str:
@@ -196,7 +215,7 @@ def validate(
             raise KeyError(only)
         entries = [entry for entry in entries if entry.name == only]
         files = {entry.file for entry in entries}
-        found = [item for item in found if item.file in files]
+        found = [item for item in found if item.file in (*files, loading.TYPES_FILE)]
     for entry in entries:
         found += check_entry(entry, names)
     if code and not _torch_is_installed():
