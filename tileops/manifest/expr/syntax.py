@@ -47,22 +47,32 @@ class Expr:
     node: ast.expr
     where: str
 
-    @cached_property
+    @property
     def names(self) -> frozenset[str]:
         """Free names that the value depends on; a tensor that is only tested with `present` is not among
         them.
         """
-        return frozenset(_free_names(self.node, frozenset()))
+        return self._reads[0]
 
     @cached_property
     def atoms(self) -> frozenset[str]:
         """Like `names`, with a field of an ADT as ``layout.packing`` instead of the whole ``layout``."""
         return frozenset(_free_names(self.node, frozenset(), fields=True))
 
-    @cached_property
+    @property
     def tested(self) -> frozenset[str]:
         """Names inside ``present(...)``."""
-        return frozenset(name for node in ast.walk(self.node) if (name := presence_name(node)) is not None)
+        return self._reads[1]
+
+    @cached_property
+    def _reads(self) -> tuple[frozenset[str], frozenset[str]]:
+        match self.node:
+            case ast.Name(id=name):
+                return frozenset((name,)) - {"inf"}, frozenset()
+            case ast.Constant():
+                return frozenset(), frozenset()
+        tested = frozenset(name for node in ast.walk(self.node) if (name := presence_name(node)) is not None)
+        return frozenset(_free_names(self.node, frozenset())), tested
 
     @property
     def is_constant(self) -> bool:
@@ -152,14 +162,29 @@ def parse(source: object, where: str) -> Expr:
         source = str(source)
     if not isinstance(source, str):
         raise ExpressionError(where, str(source), "an expression is written as a string")
-    node = _python(source.strip(), where)
-    expression = Expr(source.strip(), node, where)
+    source = source.strip()
+    known = _accepted.get(source)
+    if known is not None:
+        return Expr(source, known, where)
+    node = _python(source, where)
+    expression = Expr(source, node, where)
     try:
         reject_forms(node, expression)
         _allow(node, expression)
     except RecursionError:
         raise ExpressionError(where, source[:60], "the expression is nested too deeply") from None
+    _remember(_accepted, source, node)
     return expression
+
+
+#: Trees of the expressions, and of the shapes, that were accepted: entries share many, and a tree is never changed.
+_accepted: dict[str, ast.expr] = {}
+_accepted_shapes: dict[str, ast.expr] = {}
+
+
+def _remember(known: dict[str, ast.expr], source: str, node: ast.expr) -> None:
+    if len(known) < 16384:
+        known[source] = node
 
 
 def _python(source: str, where: str) -> ast.expr:
@@ -346,11 +371,14 @@ def parse_shape(source: object, where: str) -> ShapeItems | Application:
     if not isinstance(source, str):
         raise ExpressionError(where, str(source), 'a shape is written as a string, for example "[M, K]"')
     text = source.strip()
-    node = _python(text, where)
+    known = _accepted_shapes.get(text)
+    node = _python(text, where) if known is None else known
     whole = Expr(text, node, where)
 
     def checked(part: ast.expr) -> Expr:
         expression = Expr(text, part, where)
+        if known is not None:
+            return expression
         reject_forms(part, expression)
         _allow(part, expression)
         return expression
@@ -367,10 +395,13 @@ def parse_shape(source: object, where: str) -> ShapeItems | Application:
                     items.append(Segment(checked(element.value)))
                 else:
                     items.append(Axis(checked(element)))
+            _remember(_accepted_shapes, text, node)
             return tuple(items)
         case ast.Subscript(value=ast.Name(id=family), slice=index):
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            return Application(family, tuple(checked(part) for part in parts), whole)
+            application = Application(family, tuple(checked(part) for part in parts), whole)
+            _remember(_accepted_shapes, text, node)
+            return application
     raise whole.error('a shape is "[axis, ...]" or "Family[argument, ...]"')
 
 
