@@ -21,7 +21,6 @@ manifest entry.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import warnings
@@ -50,9 +49,11 @@ from tileops.ops import (
     targets,
     tuning,
 )
-from tileops.ops.dtypes import candidate_dtypes, dtype_of
-from tileops.ops.effects import ABSENT, FRESH, Effects
-from tileops.ops.facts import CallFacts, allocated_spec, call_device, device_facts, numel, spec_of
+from tileops.ops.boundary import Boundary
+from tileops.ops.dtypes import candidate_dtypes
+from tileops.ops.effects import FRESH, Effects
+from tileops.ops.facts import CallFacts, allocated_spec, device_facts, numel, spec_of
+from tileops.ops.placing import Placing
 from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache, allocate_and_launch, allocate_only
 
 _instances: weakref.WeakSet[Op] = weakref.WeakSet()
@@ -71,7 +72,7 @@ class _PerThread(threading.local):
     plan: Plan | None = None
 
 
-class Op:
+class Op(Boundary, Placing):
     """Base class of all operators.
 
     Construction checks parameters and fixes shape structure; it probes no device and compiles nothing. Dtypes
@@ -181,8 +182,6 @@ class Op:
         cls = type(self)
         if cls.entry is None:
             raise NotImplementedError(f"{cls.__name__} has no manifest entry, so it cannot be called")
-        if cls.entry.composition:
-            return self._composed(tensors)
         return self._eager()
 
     def forward(self, *tensors: torch.Tensor | None) -> Any:
@@ -197,141 +196,6 @@ class Op:
         plan.used = True
         self._thread.plan = plan
         return result
-
-    def _composed(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
-        """A call of a composite op: its check, then its own `forward`, which calls its stages."""
-        tensors = (*tensors, *[None] * (len(self._input_names) - len(tensors)))
-        if not torch.compiler.is_dynamo_compiling():
-            self._require_tensors(tensors)
-            device = self._call_device(tensors)
-            checked = self._signature.check_call(self._construction, tensors)
-        result = self.forward(*tensors)
-        if not torch.compiler.is_dynamo_compiling():
-            found = effects.effects_at(self.entry, checked.branch)
-            targets.check_results(
-                type(self).__name__, "the composition", result, checked.outputs, device, tensors, found
-            )
-            record = CallRecord(checked, tensors[0].dtype if tensors[0] is not None else None, device, None)
-            self._thread.plan = Plan(lambda *_: None, record)
-        return result
-
-    def _dispatched(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
-        """A call that something has to see: through torch's dispatcher, which comes back to `_eager_call`."""
-        self._require_tensors(tensors)
-        name = type(self).__name__
-        dispatch.refuse_tangents(name, tensors)
-        before = dispatch.calling.op
-        dispatch.calling.op = self
-        try:
-            if self._plain:
-                return type(self)._operator(*tensors, self._call)
-            return self._traced(tensors)
-        except RuntimeError as error:
-            dispatch.explain_transform(name, error)
-            raise
-        finally:
-            dispatch.calling.op = before
-
-    def _traced(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
-        """A call through the torch operator of its effect branch, put together again from the new tensors that
-        the operator returns and those of the caller that it wrote.
-        """
-        found = self._branches.get(tuple([tensor is not None for tensor in tensors]))
-        if found is None:
-            self._signature.branch(self._construction, [tensor is not None for tensor in tensors])
-            raise AssertionError("a call with this presence has no effects")
-        operator, writes, places = found
-        fresh = operator(*tensors, *self._held.values(), self._call)
-        if writes:
-            fresh = dispatch.attach(type(self).__name__, fresh, tensors, writes)
-        results = []
-        new = 0
-        for place in places:
-            if place == ABSENT:
-                results.append(None)
-            elif place == FRESH:
-                results.append(fresh if isinstance(fresh, torch.Tensor) else fresh[new])
-                new += 1
-            else:
-                results.append(tensors[place])
-        if not results:
-            return None
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _effect_branches(self) -> dict[tuple[bool, ...], tuple[Any, tuple[int, ...], tuple[int, ...]]]:
-        """For each presence that a call may have: its torch operator, what that writes, and what the results
-        are.
-        """
-        found = {}
-        choices = [(False, True) if slot.optional else (True,) for slot in self._slots]
-        for presence in itertools.product(*choices):
-            try:
-                branch = self._signature.branch(self._construction, presence)
-            except CheckError:
-                continue  # such a call is refused
-            at = effects.effects_at(self.entry, branch)
-            if at in self._operators:
-                found[presence] = (self._operators[at], at.writes, at.results)
-        return found
-
-    def _eager_call(self, tensors: Sequence[torch.Tensor | None]) -> Any:
-        """The implementation of the torch operator: tensors without neg or conj bits, in forward order."""
-        return self._eager(**dict(zip(self._input_names, tensors, strict=True)))
-
-    def _fake(self, tensors: Sequence[torch.Tensor | None]) -> Any:
-        """The operator's fake function: outputs without data, also for symbolic shapes."""
-        device = self._call_device(tensors)
-        checked = self._signature.check_call(self._construction, tuple(tensors))
-        places = effects.effects_at(self.entry, checked.branch).results if not self._plain else None
-        results = tuple(
-            None
-            if output is None
-            else torch.empty(output.shape, dtype=output.dtype, device=device)
-            if places is None or places[number] == FRESH
-            else tensors[places[number]]
-            for number, output in enumerate(checked.outputs)
-        )
-        return results[0] if len(results) == 1 else results
-
-    def _call_device(self, tensors: Sequence[torch.Tensor | None]) -> torch.device:
-        """The device of a call: that of its tensors; without any, the ``device`` parameter, the construction-time
-        tensors, what the target runs on, in this order.
-
-        Raises:
-            CheckError: the tensors that decide it lie on different devices.
-        """
-        cls = type(self)
-        names = self._input_names
-        if any(slot.cpu for slot in self._slots):
-            kept = [place for place, slot in enumerate(self._slots) if not slot.cpu]
-            names, tensors = tuple(names[place] for place in kept), tuple(tensors[place] for place in kept)
-        device = call_device(cls.__name__, names, tensors)
-        if device is not None:
-            return device
-        chosen = self._construction.params.get("device")
-        if chosen is not None:
-            return targets.with_index(torch.device(chosen))
-        held = [slot.name for slot in self._held_slots if not slot.cpu and self._held[slot.name] is not None]
-        device = call_device(cls.__name__, held, [self._held[name] for name in held], "params")
-        if device is not None:
-            return device
-        kinds = {kind for kernel in self._all_kernel_types().values() for kind in kernel.devices}
-        return targets.device_without_tensors(cls.__name__, self.target, kinds)
-
-    def _held_on(self, device: torch.device, checked: Any) -> list[torch.Tensor | None]:
-        """The construction-time tensors on the call device, in the dtypes of the signature."""
-        found = []
-        for slot in self._held_slots:
-            tensor = self._held[slot.name]
-            if tensor is not None and not slot.cpu:
-                dtype = dtype_of(checked.inputs[slot.name][1])
-                if (tensor.device, tensor.dtype) != (device, dtype):
-                    key = slot.name, device, dtype
-                    if key not in self._held_copies:
-                        self._held_copies[key] = tensor.to(device, dtype)
-                    tensor = self._held_copies[key]
-            found.append(tensor)
-        return found
 
     def _require_tensors(self, tensors: Sequence[Any]) -> None:
         for slot, tensor in zip(self._slots, tensors, strict=True):
@@ -584,9 +448,17 @@ class Op:
 
     @property
     def device(self) -> torch.device | None:
-        """Device of this thread's last call; None before it."""
-        plan = self._thread.plan
-        return None if plan is None else plan.record.device
+        """Device of this thread's last call; before it the ``device`` parameter of an op that has one, else None."""
+        thread = self.__dict__.get("_thread")
+        if thread is None or thread.plan is None:
+            return self.__dict__.get("_device_parameter")
+        return thread.plan.record.device
+
+    @device.setter
+    def device(self, value: torch.device | str | None) -> None:
+        if "device" not in self.entry.signature.params:
+            raise AttributeError(f"{type(self).__name__}.device is that of the last call; it cannot be set")
+        object.__setattr__(self, "_device_parameter", value)
 
     def _last_call(self) -> CallRecord:
         plan = self._thread.plan
@@ -627,8 +499,8 @@ class Op:
         shapes = dict(zip(names, input_shapes, strict=True))
         for dtypes in candidate_dtypes(self.entry, self._construction.values):
             tensors = tuple(
-                None if shapes.get(name) is None else torch.empty(shapes[name], dtype=dtypes[name], device="meta")
-                for name in self._input_names
+                None if shape is None else torch.empty(tuple(shape), dtype=dtypes[name], device="meta")
+                for name, shape in ((name, shapes.get(name)) for name in self._input_names)
             )
             try:
                 outputs = self._signature.check_call(self._construction, tensors).outputs

@@ -277,3 +277,19 @@ def generate(
         function.__qualname__ = f"{op}.{function.__name__}"
     functions[0].__doc__ = _doc(slots)
     return functions
+
+
+def generate_composed(op: str, module: str, slots: Sequence[Slot], returns: str) -> Callable[..., Any]:
+    """The function ``__call__`` of a composite op: the signature, and `Op._composed`."""
+    source = "\n".join(
+        [
+            f"def __call__({parameter_list(slots)}) -> {returns}:",
+            f"    return self._composed({_tuple([slot.name for slot in slots])})",
+            "",
+        ]
+    )
+    function = execute(source, f"tileops {op}", {"torch": torch})["__call__"]
+    function.__module__ = module
+    function.__qualname__ = f"{op}.__call__"
+    function.__doc__ = _doc(slots)
+    return function

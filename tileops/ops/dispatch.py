@@ -111,6 +111,8 @@ def decode(call: str) -> tuple[dict[str, Any], str | None]:
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return {"dtype": name_of(value)}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
     if isinstance(value, ADTValue):
         return {"adt": [value.adt, value.kind, [[name, _plain(item)] for name, item in value.fields]]}
     if isinstance(value, float) and not abs(value) < float("inf"):
@@ -134,7 +136,7 @@ def _value(value: Any) -> Any:
         if kind == "adt":
             adt, constructor, fields = text
             return to_object(ADTValue(adt, constructor, tuple((name, _value(item)) for name, item in fields)))
-        return dtype_of(text) if kind == "dtype" else float(text)
+        return {"dtype": dtype_of, "device": torch.device, "float": float}[kind](text)
     return value
 
 
@@ -234,25 +236,24 @@ class _Unformulated(torch.autograd.Function):
         return _missing_backward(ctx, *grads)
 
 
-def attach(op: str, fresh: Any, tensors: Sequence[torch.Tensor | None], writes: Sequence[int]) -> Any:
-    """The new results of a call that wrote tensors, such that ``backward()`` through them says that there is no
-    formula.
+def refuse_written_gradients(op: str, tensors: Sequence[torch.Tensor | None], writes: Sequence[int]) -> None:
+    """A call that writes a tensor changes what autograd remembers of it, for which there is no formula.
 
     Raises:
         BackwardError: a written tensor requires a gradient.
     """
-    if not torch.is_grad_enabled():
-        return fresh
+    if torch.is_grad_enabled() and any((t := tensors[place]) is not None and t.requires_grad for place in writes):
+        raise BackwardError(f"{op}: writing a tensor that requires a gradient: {_no_formula(op)}")
+
+
+def attach(op: str, fresh: Any, tensors: Sequence[torch.Tensor | None]) -> Any:
+    """The new results of a call that wrote tensors, such that ``backward()`` through them says that there is no
+    formula.
+    """
     needing = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-    if not needing:
-        return fresh
-    for place in writes:
-        written = tensors[place]
-        if written is not None and written.requires_grad:
-            raise BackwardError(f"{op}: writing a tensor that requires a gradient: {_no_formula(op)}")
     results = () if fresh is None else fresh if isinstance(fresh, tuple) else (fresh,)
     differentiable = [item for item in results if item.is_floating_point()]
-    if not differentiable:
+    if not needing or not differentiable or not torch.is_grad_enabled():
         return fresh
     attached = _Unformulated.apply(op, len(differentiable), *differentiable, *needing)
     new = iter(attached if isinstance(attached, tuple) else (attached,))

@@ -158,7 +158,7 @@ def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
     if first[1] <= second[0] or second[1] <= first[0]:
         return False
     try:
-        return np.shares_memory(_array(a), _array(b), max_work=_OVERLAP_WORK)
+        return np.shares_memory(_array(a), _array(b), max_work=_OVERLAP_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

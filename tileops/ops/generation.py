@@ -34,7 +34,9 @@ def generate(cls: type[Op], entry: Entry) -> None:
         stem = dispatch.operator_name(cls.__name__)
         cls.compile_op_names = tuple(stem + found.suffix for found in possible)
     if entry.composition:
-        return  # its stages are called from its own `forward`
+        # Its own `forward` calls its stages, each of which has an operator.
+        cls.__call__ = calling.generate_composed(cls.__name__, cls.__module__, slots, returns_of(entry))  # type: ignore[method-assign]
+        return
     operator = next(iter(cls._operators.values())) if cls._plain and cls._operators else None
     cls._operator = operator
     if not slots:

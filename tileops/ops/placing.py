@@ -1,0 +1,65 @@
+"""Where a call runs, and the construction-time tensors there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from tileops.ops import calling, targets
+from tileops.ops.dtypes import dtype_of
+from tileops.ops.facts import call_device
+
+
+class Placing:
+    """The part of `Op` that knows devices."""
+
+    target: str | None
+    _slots: ClassVar[tuple[calling.Slot, ...]]
+    _held_slots: ClassVar[tuple[calling.Slot, ...]]
+    _input_names: ClassVar[tuple[str, ...]]
+    _construction: Any
+    _held: dict[str, torch.Tensor | None]
+    _held_copies: dict[Hashable, torch.Tensor]
+    _all_kernel_types: Callable[..., dict[str, Any]]
+
+    def _call_device(self, tensors: Sequence[torch.Tensor | None]) -> torch.device:
+        """The device of a call: that of its tensors; without any, the ``device`` parameter, the construction-time
+        tensors, what the target runs on, in this order.
+
+        Raises:
+            CheckError: the tensors that decide it lie on different devices.
+        """
+        cls = type(self)
+        names = self._input_names
+        if any(slot.cpu for slot in self._slots):
+            kept = [place for place, slot in enumerate(self._slots) if not slot.cpu]
+            names, tensors = tuple(names[place] for place in kept), tuple(tensors[place] for place in kept)
+        device = call_device(cls.__name__, names, tensors)
+        if device is not None:
+            return device
+        chosen = self._construction.params.get("device")
+        if chosen is not None:
+            return targets.with_index(torch.device(chosen))
+        held = [slot.name for slot in self._held_slots if not slot.cpu and self._held[slot.name] is not None]
+        device = call_device(cls.__name__, held, [self._held[name] for name in held], "params")
+        if device is not None:
+            return device
+        kinds = {kind for kernel in self._all_kernel_types().values() for kind in kernel.devices}
+        return targets.device_without_tensors(cls.__name__, self.target, kinds)
+
+    def _held_on(self, device: torch.device, checked: Any) -> list[torch.Tensor | None]:
+        """The construction-time tensors on the call device, in the dtypes of the signature."""
+        found = []
+        for slot in self._held_slots:
+            tensor = self._held[slot.name]
+            if tensor is not None and not slot.cpu:
+                dtype = dtype_of(checked.inputs[slot.name][1])
+                if (tensor.device, tensor.dtype) != (device, dtype):
+                    key = slot.name, device, dtype
+                    if key not in self._held_copies:
+                        self._held_copies[key] = tensor.to(device, dtype)
+                    tensor = self._held_copies[key]
+            found.append(tensor)
+        return found
