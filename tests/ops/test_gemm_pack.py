@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.ops.helpers import FLOATS, at_threads, bits, build, check, spec_of
 from tests.ops.test_gemm import call_of, operands
@@ -162,14 +168,106 @@ def test_packs_are_listed_with_their_bytes() -> None:
     assert all(found.weight is not b for found in packs())
 
 
-def test_what_cannot_be_packed() -> None:
-    for weight, problem in (
-        (torch.zeros(3), "matrix"),
-        (torch.zeros(3, 4, dtype=torch.float64), "float64"),
-        (torch.zeros(3, 4, device="meta"), "meta"),
-    ):
-        with pytest.raises(CheckError, match=problem):
-            pack(weight)
+@pytest.mark.parametrize(
+    ("weight", "problem"),
+    [
+        (None, "weight: got None, expected a torch.Tensor"),
+        ([[1.0, 2.0]], r"weight: got list \[\[1.0, 2.0\]\], expected a torch.Tensor"),
+        (torch.zeros(3), r"weight: shape \[3\], expected a matrix.*; reshape it"),
+        (torch.zeros(3, 4, dtype=torch.float64), "weight: dtype torch.float64, expected float32.*; convert"),
+        (torch.zeros(3, 4, dtype=torch.int32), "weight: dtype torch.int32, expected float32.*; convert"),
+        (torch.zeros(3, 4, device="meta"), "weight: device meta, expected cpu"),
+        (
+            torch.eye(4).to_sparse(),
+            r"weight: layout torch.sparse_coo, expected torch.strided; pack weight.to_dense\(\)",
+        ),
+        (torch.view_as_complex(torch.ones(3, 4, 2)).conj().imag, r"negates.*; pack weight.resolve_neg\(\)"),
+    ],
+    ids=lambda value: "" if not isinstance(value, str) else value.split(",")[0],
+)
+def test_what_cannot_be_packed(weight: object, problem: str) -> None:
+    with pytest.raises(CheckError, match=f"tileops.gemm.pack: .*{problem}"):
+        pack(weight)  # type: ignore[arg-type]
+
+
+def test_tensors_without_memory_cannot_be_packed() -> None:
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.zeros(3, 4))
+    with pytest.raises(CheckError, match="a FakeTensor has no memory of its own to pack"):
+        pack(fake)
+
+
+@pytest.mark.parametrize("trans_b", [1, 0, None, "yes"])
+def test_trans_b_is_a_bool(trans_b: object) -> None:
+    with pytest.raises(CheckError, match=r"trans_b: got .*, expected True \(the weight is \[N, K\]\) or False"):
+        pack(torch.zeros(3, 4), trans_b=trans_b)  # type: ignore[arg-type]
+
+
+def test_a_pack_of_a_replaced_weight_is_not_current() -> None:
+    linear = torch.nn.Linear(64, 40, bias=False)
+    a, old = torch.ones(2, 64), linear.weight
+    packed = pack(old)
+    old.data = torch.ones(40, 64)
+    assert not packed.is_current
+    packed = pack(old)
+    assert packed.is_current
+    linear.weight = torch.nn.Parameter(torch.zeros(40, 64))
+    assert packed.is_current  # for calls with the old tensor, which lives
+    assert not GemmFwdOp()(a, linear.weight.detach()).any()
+    del old
+    gc.collect()
+    assert not packed.is_current
+
+
+def test_only_the_latest_pack_of_a_tensor_is_current() -> None:
+    _, b = cpu_operands(3, 40, 64, torch.float32)
+    first, second = pack(b), pack(b)
+    assert (first.is_current, second.is_current) == (False, True)
+    assert copy.copy(second) is second
+
+
+class _Packed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed_first: PackedWeight | None = None
+        self.weight = torch.nn.Parameter(torch.ones(40, 64), requires_grad=False)
+        self.packed_first = pack(self.weight)
+
+
+def _reloaded(value: object, weights_only: bool = False) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=weights_only)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), _reloaded])
+def test_a_copy_of_a_module_has_a_pack_of_its_own_weight(again: Callable[[_Packed], _Packed]) -> None:
+    module, a = _Packed(), torch.ones(3, 64)
+    other = again(module)
+    pair = [module, other]
+    assert all(m.packed_first.is_current and m.packed_first.weight is m.weight for m in pair)
+    assert module.packed_first is not other.packed_first
+    other.packed_first.buffer.zero_()
+    assert GemmFwdOp()(a, module.weight).all()
+    assert not GemmFwdOp()(a, other.weight).any()  # the copy is what is read
+
+
+def test_a_checkpoint_may_hold_packs() -> None:
+    _, b = cpu_operands(3, 40, 64, torch.bfloat16)
+    loaded = _reloaded({"pack": pack(b, trans_b=False), "weight": b}, weights_only=True)
+    assert loaded["pack"].is_current
+    assert loaded["pack"].weight is loaded["weight"]
+    assert loaded["pack"].trans_b is False
+
+
+def test_a_pack_alone_comes_back_without_its_weight() -> None:
+    _, b = cpu_operands(3, 40, 64, torch.float32)
+    alone = copy.deepcopy(pack(b))
+    assert alone.weight is None
+    assert not alone.is_current
+    with pytest.raises(TypeError, match="the packed tensor no longer exists; drop the pack"):
+        pickle.dumps(alone)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0)])

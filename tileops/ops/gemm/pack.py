@@ -29,6 +29,10 @@ class PackedWeight:
     same memory made by ``from_numpy``, and every write to a tensor made under ``torch.inference_mode()``
     (such tensors have no version counter).
 
+    `copy.deepcopy`, pickling and `torch.save` take the weight along and pack it again on the other side, so a
+    module that holds a weight and its pack comes back with both. A pack alone comes back without a weight, since
+    nothing else holds it.
+
     Attributes:
         buffer: the packed bytes.
         layout: name of the layout.
@@ -78,9 +82,21 @@ class PackedWeight:
 
     @property
     def is_current(self) -> bool:
-        """Whether calls with the weight use the pack."""
+        """Whether calls with the weight use the pack: the weight lives, is as it was, and was not packed again."""
         weight = self._weight()
-        return weight is not None and self._state == _state(weight)
+        return weight is not None and find_pack(weight, self.trans_b) is self
+
+    def __copy__(self) -> PackedWeight:
+        return self  # two packs of one tensor would be of no use
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        weight = self._weight()
+        if weight is None:
+            raise TypeError(
+                f"{self!r} cannot be copied or pickled: the packed tensor no longer exists; drop the pack, and pack "
+                "the weight that took its place"
+            )
+        return _pack_again, (weight, self.trans_b)
 
     def __repr__(self) -> str:
         state = "current" if self.is_current else "stale"
@@ -103,13 +119,13 @@ def pack(weight: torch.Tensor, *, trans_b: bool = True) -> PackedWeight:
         The pack. It holds its own copy (N rounded up to 64, K to 32) and a weak reference to `weight`.
 
     Raises:
-        CheckError: not a matrix, another device or dtype.
+        CheckError: not a dense matrix of numbers on the CPU, another dtype, or `trans_b` is not a bool.
 
     Example:
         >>> packed = tileops.gemm.pack(linear.weight)
         >>> y = GemmFwdOp()(x, linear.weight)       # uses the pack
     """
-    _check(weight)
+    _check(weight, trans_b)
     packed = PackedWeight(weight, trans_b)
     key = id(weight)
     reference = weakref.ref(packed, lambda gone: _packs.pop(key, None) if _packs.get(key) is gone else None)
@@ -142,16 +158,41 @@ def programs(dtype: str) -> tuple[Program, ...]:
     return gemm_cpu.pack_program(short), gemm_cpu.dense_program(short, short)
 
 
-def _check(weight: torch.Tensor) -> None:
-    def reject(problem: str) -> None:
-        raise CheckError("tileops.gemm.pack", "weight", problem)
+def _pack_again(weight: torch.Tensor, trans_b: bool) -> PackedWeight:
+    """What a copied or unpickled pack is made by."""
+    return pack(weight, trans_b=trans_b)
 
+
+# So that ``torch.load`` takes checkpoints with packs; the function can do no more than pack a tensor.
+torch.serialization.add_safe_globals([_pack_again])
+
+
+def _check(weight: Any, trans_b: Any) -> None:
+    def reject(problem: str, declaration: str = "weight") -> None:
+        raise CheckError("tileops.gemm.pack", declaration, problem)
+
+    if not isinstance(weight, torch.Tensor):
+        reject(f"got {_shown(weight)}, expected a torch.Tensor; pass the tensor that the calls will get")
+    if not isinstance(trans_b, bool):
+        reject(f"got {_shown(trans_b)}, expected True (the weight is [N, K]) or False (it is [K, N])", "trans_b")
+    if weight.layout != torch.strided:
+        reject(f"layout {weight.layout}, expected torch.strided; pack weight.to_dense()")
+    if type(weight).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        reject(f"a {type(weight).__name__} has no memory of its own to pack; pack the plain tensor that it stands for")
     if weight.ndim != 2:
-        reject(f"a matrix is needed, this one has shape {list(weight.shape)}")
+        reject(f"shape {list(weight.shape)}, expected a matrix: [N, K], or [K, N] with trans_b=False; reshape it")
     if weight.device.type != "cpu":
-        reject(f"packing serves the CPU kernels, the tensor is on {weight.device}; pack weights on the CPU only")
+        reject(f"device {weight.device}, expected cpu: packs serve the CPU kernels; elsewhere calls need none")
     if name_of(weight.dtype) not in _SHORT:
-        reject(f"dtype {weight.dtype}: expected float32, bfloat16 or float16")
+        reject(f"dtype {weight.dtype}, expected float32, bfloat16 or float16; convert with weight.to(...)")
+    if weight.is_neg():
+        reject("a view that negates its elements when read; pack weight.resolve_neg()")
+
+
+def _shown(value: Any) -> str:
+    """A value of a wrong type, for a message."""
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}" if value is not None else "None"
 
 
 def _state(weight: torch.Tensor) -> tuple[Any, ...]:
