@@ -196,8 +196,8 @@ def _branch_metadata(branch: Branch) -> Iterator[Finding]:
             odd = [name for name in names if name not in ("int32", "int64")]
             if odd:
                 yield f"{decl.where}.dtype", f"a generated tensor is int32 or int64, not {', '.join(odd)}"
-        for position, predicate in enumerate(decl.requires):
-            field = f"{decl.where}.requires[{position}]"
+        for predicate in decl.requires:
+            field = predicate.where
             yield from _member_call(predicate, field, PREDICATES, branch, scope)
             reads = PREDICATES.get(_called(predicate))
             if reads is not None and reads.rank not in (None, rank):

@@ -105,10 +105,9 @@ def check_kinds(entry: Entry) -> Iterator[Finding]:
     known = Expressions(entry)
     for name in signature.lets:
         yield from known.check_let(name)
-    for position, rule in enumerate(signature.shape_rules):
-        field = f"signature.shape_rules[{position}]"
-        defined = list(_definition(rule, known.scope, field)) if known.readable(rule) else []
-        yield from defined or known.check(rule, field, lambda kind: kind == k.BOOL, "a condition")
+    for rule in signature.shape_rules:
+        defined = list(_definition(rule, known.scope, rule.where)) if known.readable(rule) else []
+        yield from defined or known.check(rule, rule.where, lambda kind: kind == k.BOOL, "a condition")
     for decl in signature.tensors.values():
         for key in ("optional", "nullable", "mutated"):
             expr = getattr(decl, key)
@@ -163,10 +162,7 @@ def _metadata_calls(decl: TensorDecl) -> Iterator[Finding]:
     if decl.requires and decl.values is None:
         yield f"{decl.where}.values", "a tensor with requires has values; name the generator"
     calls = [] if decl.values is None else [(decl.values, f"{decl.where}.values", GENERATORS, "generator")]
-    calls += [
-        (predicate, f"{decl.where}.requires[{position}]", PREDICATES, "predicate")
-        for position, predicate in enumerate(decl.requires)
-    ]
+    calls += [(predicate, predicate.where, PREDICATES, "predicate") for predicate in decl.requires]
     for expr, field, registry, what in calls:
         name = call_name(expr.node) if isinstance(expr.node, ast.Call) else None
         if name is None or name not in registry:
@@ -187,12 +183,12 @@ def all_exprs(entry: Entry) -> Iterator[tuple[str, Expr]]:
             expr = getattr(decl, key)
             if isinstance(expr, Expr):
                 yield f"{decl.where}.{key}", expr
-        for position, expr in enumerate(decl.requires):
-            yield f"{decl.where}.requires[{position}]", expr
+        for expr in decl.requires:
+            yield expr.where, expr
     for name, expr in signature.lets.items():
         yield f"signature.let.{name}", expr
-    for position, rule in enumerate(signature.shape_rules):
-        yield f"signature.shape_rules[{position}]", rule
+    for rule in signature.shape_rules:
+        yield rule.where, rule
     for key in ("flops", "bytes"):
         formula = getattr(entry.roofline, key)
         if formula is not None:
