@@ -348,6 +348,8 @@ _NAMESPACE: dict[str, Any] = {
     "_either": runtime.either,
     "_both": runtime.both,
     "_negation": runtime.negation,
+    "_choose": runtime.choose,
+    "_member": runtime.member,
     "_same": runtime.same,
     "_non_negative": runtime.non_negative,
     "_torch": _TORCH_DTYPES,

@@ -13,6 +13,15 @@ from typing import Any
 from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES, represents
 from tileops.manifest.primitives.registry import DomainError, Formal, count, primitive
+from tileops.manifest.primitives.symbolic import (
+    choose,
+    conjunction,
+    is_plain,
+    largest,
+    require,
+    smallest,
+    square_root,
+)
 
 AXES = k.Maybe(k.Union((k.INT, k.INTS)))
 INT_OR_SEQ = k.Maybe(k.Union((k.INT, k.INTS, k.Seq(k.Maybe(k.INT)))))
@@ -50,16 +59,16 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     for shape in shapes:
         for axis, size in enumerate(shape, start=rank - len(shape)):
             current = result[axis]
-            if isinstance(size, int) and size == 1:
+            if is_plain(size) and size == 1:
                 continue
-            if isinstance(current, int) and current == 1:
+            if is_plain(current) and current == 1:
                 result[axis] = size
-            elif current != size and size != 1:
-                if current != 1:
-                    listed = " and ".join(str(list(item)) for item in shapes)
-                    raise DomainError(
-                        f"shapes {listed} do not broadcast: axis {axis - rank} has sizes {current} and {size}"
-                    )
+                continue
+            same = current == size
+            if same is not True:  # a symbolic size is taken not to be 1, as torch takes it
+                listed = " and ".join(str(list(item)) for item in shapes)
+                require(same, f"shapes {listed} do not broadcast: axis {axis - rank} has sizes {current} and {size}")
+            if is_plain(size):
                 result[axis] = size
     return tuple(result)
 
@@ -108,8 +117,7 @@ def reduced(
 )
 def ceil_div(a: int, b: int) -> int:
     """``a / b`` rounded up; `b` is positive."""
-    if b <= 0:
-        raise DomainError(f"ceil_div needs a positive divisor, got {b}")
+    require(b > 0, f"ceil_div needs a positive divisor, got {b}")
     return -(-a // b)
 
 
@@ -127,7 +135,7 @@ def per_axis(p: int | Sequence[int | None] | None, i: int, n: int, *, fallback: 
     """
     if not 0 <= i < n:
         raise DomainError(f"axis {i} is out of range for {n} axes")
-    if p is not None and not isinstance(p, int):
+    if isinstance(p, list | tuple):
         if len(p) != n:
             raise DomainError(f"expected one int or {n} of them, got {list(p)}")
         p = p[i]
@@ -175,7 +183,7 @@ _FOLD_ITEM = k.Union((k.SHAPE, k.INTS, k.Seq(k.REAL), k.INT, k.REAL))
 
 
 def _extremum(name: str, choose: Callable[..., Any], values: tuple[Any, ...], default: Any) -> Any:
-    items = list(values[0]) if len(values) == 1 and not isinstance(values[0], int | float) else list(values)
+    items = list(values[0]) if len(values) == 1 and hasattr(values[0], "__iter__") else list(values)
     if not items:
         if default is None:
             raise DomainError(f"{name} of nothing; give a default")
@@ -189,19 +197,19 @@ _DEFAULT = Formal("default", k.NUMBER, required=False, keyword=True)
 @primitive("max", Formal("values", _FOLD_ITEM), _DEFAULT, result=_folded_kind, variadic=True)
 def maximum(*values: Any, default: Any = None) -> Any:
     """Largest of a sequence, or of several values; `default` for an empty sequence."""
-    return _extremum("max", max, values, default)
+    return _extremum("max", largest, values, default)
 
 
 @primitive("min", Formal("values", _FOLD_ITEM), _DEFAULT, result=_folded_kind, variadic=True)
 def minimum(*values: Any, default: Any = None) -> Any:
     """Smallest of a sequence, or of several values; `default` for an empty sequence."""
-    return _extremum("min", min, values, default)
+    return _extremum("min", smallest, values, default)
 
 
 @primitive("all", Formal("conditions", k.Seq(k.BOOL)), result=k.BOOL)
 def every(conditions: Iterable[bool]) -> bool:
     """Whether every condition holds; true for none."""
-    return all(conditions)
+    return conjunction(conditions)
 
 
 @primitive(
@@ -215,8 +223,7 @@ def every(conditions: Iterable[bool]) -> bool:
 )
 def conv_out(length: int, k: int, s: int, p: int, d: int) -> int:
     """Output length of a convolution: kernel `k`, stride `s`, padding `p` on both sides, dilation `d`."""
-    if s <= 0:
-        raise DomainError(f"conv.out needs a positive stride, got {s}")
+    require(s > 0, f"conv.out needs a positive stride, got {s}")
     return (length + 2 * p - d * (k - 1) - 1) // s + 1
 
 
@@ -234,23 +241,20 @@ def pool_out(length: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> in
     """Output length of a pooling window, with PyTorch's correction: in `ceil_mode` the last window starts
     inside the input or its left padding.
     """
-    if s <= 0:
-        raise DomainError(f"pool.out needs a positive stride, got {s}")
+    require(s > 0, f"pool.out needs a positive stride, got {s}")
     span = length + 2 * p - d * (k - 1) - 1
     windows = (span + (s - 1 if ceil_mode else 0)) // s + 1
-    if ceil_mode and (windows - 1) * s >= length + p:
-        windows -= 1
-    if windows < 0:
-        raise DomainError(f"a window of {k} with dilation {d} does not fit a length of {length} padded by {p}")
+    if ceil_mode:
+        windows = choose((windows - 1) * s >= length + p, windows - 1, windows)
+    require(windows >= 0, f"a window of {k} with dilation {d} does not fit a length of {length} padded by {p}")
     return windows
 
 
 @primitive("mhc.expansion", count("q"), result=k.DIM)
 def mhc_expansion(q: int) -> int:
     """The n with ``n * n + 2 * n == q``."""
-    n = math.isqrt(q + 1) - 1
-    if n * n + 2 * n != q:
-        raise DomainError(f"mhc.expansion needs q = n * n + 2 * n, got {q}")
+    n = square_root(q + 1) - 1
+    require(n * n + 2 * n == q, f"mhc.expansion needs q = n * n + 2 * n, got {q}")
     return n
 
 

@@ -7,11 +7,11 @@ Expressions were parsed when the entry was read; here they are rendered, at call
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tileops.manifest import kinds as k
 from tileops.manifest.branch import Branch, BranchTensor, shape_text
 from tileops.manifest.expr import Expr, Segment
 from tileops.manifest.expr.evaluation import to_python
@@ -32,7 +32,9 @@ from tileops.manifest.plan import (
     Plan,
     Step,
 )
+from tileops.manifest.scopes import branch_scope
 from tileops.manifest.signature import OUT, Signature
+from tileops.ops.codegen.logic import symbolic_logic
 
 _INDENT = "    "
 
@@ -78,6 +80,7 @@ class _Emitter:
         self.branch: Branch = plan.branch
         self.signature: Signature = plan.branch.signature
         self.out = Source()
+        self.sizes, self.sequences = _sizes_and_sequences(plan.branch)
         self.origin: dict[str, str] = {}
         for step in plan.steps:
             if isinstance(step, BindDim | BindAffine | BindShape | BindDType):
@@ -175,7 +178,7 @@ class _Emitter:
     # --- expressions ---
 
     def _render(self, expr: Expr) -> str:
-        return ast.unparse(_symbolic(to_python(expr.node)))
+        return ast.unparse(symbolic_logic(to_python(expr.node), self.sizes, self.sequences))
 
     def _length(self, place: Place) -> str:
         return _sum(place.fixed, [f"len({self._render(segment)})" for segment in place.segments])
@@ -410,6 +413,15 @@ class TorchNames(tuple):
     """Dtype names that the generated module looks up by torch.dtype; bound by whoever executes the source."""
 
 
+def _sizes_and_sequences(branch: Branch) -> tuple[frozenset[str], frozenset[str]]:
+    """Names whose values are sizes of tensors, or follow from some, and names that stand for sequences."""
+    indices = branch.signature.indices
+    sizes = {name for name, kind in indices.items() if isinstance(kind, k.Dim | k.Shape)}
+    sizes |= {name for name, expr in branch.lets.items() if branch.reads([expr]) & sizes}
+    kinds = branch_scope(branch).names
+    return frozenset(sizes), frozenset(name for name, kind in kinds.items() if isinstance(kind, k.Shape | k.Seq))
+
+
 def _may_be_undefined(expr: Expr) -> bool:
     """Whether evaluating `expr` can fail: it calls a primitive, divides or subscripts."""
     return any(isinstance(node, ast.Call | ast.FloorDiv | ast.Mod | ast.Subscript) for node in ast.walk(expr.node))
@@ -429,35 +441,3 @@ def _conjuncts(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
         return [part for value in node.values for part in _conjuncts(value)]
     return [node]
-
-
-def _symbolic(node: ast.expr) -> ast.expr:
-    """`node` with and, or, not and chained comparisons as calls that also take symbolic conditions."""
-    return _SymbolicLogic().visit(copy.deepcopy(node))
-
-
-class _SymbolicLogic(ast.NodeTransformer):
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        values = [self.visit(value) for value in node.values]
-        return _chain("_both" if isinstance(node.op, ast.And) else "_either", values)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        operand = self.visit(node.operand)
-        if isinstance(node.op, ast.Not):
-            return ast.Call(ast.Name("_negation", ast.Load()), [operand], [])
-        return ast.UnaryOp(node.op, operand)
-
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        operands = [self.visit(item) for item in (node.left, *node.comparators)]
-        links = [
-            ast.Compare(left, [op], [right]) for op, left, right in zip(node.ops, operands, operands[1:], strict=False)
-        ]
-        return links[0] if len(links) == 1 else _chain("_both", list(links))
-
-
-def _chain(function: str, values: list[Any]) -> ast.expr:
-    result = values[-1]
-    for value in reversed(values[:-1]):
-        arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-        result = ast.Call(ast.Name(function, ast.Load()), [value, ast.Lambda(arguments, result)], [])
-    return result

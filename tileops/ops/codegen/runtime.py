@@ -95,6 +95,28 @@ def negation(condition: Condition) -> Condition:
     return torch.sym_not(condition) if isinstance(condition, torch.SymBool) else not condition
 
 
+def choose(condition: Condition, when: Callable[[], Any], unless: Callable[[], Any]) -> Any:
+    """``when() if condition else unless()``; both where `condition` is symbolic."""
+    if not isinstance(condition, torch.SymBool):
+        return when() if condition else unless()
+    first, second = when(), unless()
+    if isinstance(first, bool | torch.SymBool) and isinstance(second, bool | torch.SymBool):
+        return (condition & first) | (torch.sym_not(condition) & second)
+    return torch.sym_ite(condition, first, second)
+
+
+def member(value: Any, items: Sequence[Any]) -> Condition:
+    """``value in items``, also where a comparison is symbolic."""
+    result: Condition = False
+    for item in items:
+        equal = value == item
+        if equal is True:
+            return True
+        if equal is not False:
+            result = equal if result is False else result | equal
+    return result
+
+
 def same(left: Sequence[Any], right: Sequence[Any]) -> Condition:
     """Whether two sequences of sizes are equal, element by element."""
     if len(left) != len(right):

@@ -1,0 +1,83 @@
+"""Arithmetic that also takes symbolic sizes, as torch traces them: no truth value of one is ever asked for.
+
+On Python numbers these are the built-in functions. A symbolic condition becomes an assertion of the traced graph or
+a symbolic choice; only then is torch, whose numbers these are, looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
+
+from tileops.manifest.primitives.registry import DomainError
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a Python number, not a symbolic one."""
+    return isinstance(value, int | float)
+
+
+def require(condition: Any, message: str) -> None:
+    """Raises `DomainError` unless `condition` holds; a symbolic one is asserted.
+
+    Raises:
+        DomainError: with `message`.
+    """
+    if is_plain(condition):
+        if not condition:
+            raise DomainError(message)
+        return
+    import torch
+
+    try:
+        torch._check(condition, lambda: message)
+    except RuntimeError:
+        raise DomainError(message) from None
+
+
+def choose(condition: Any, when: Any, unless: Any) -> Any:
+    """``when if condition else unless``, both numbers."""
+    if is_plain(condition):
+        return when if condition else unless
+    import torch
+
+    return torch.sym_ite(condition, when, unless)
+
+
+def largest(values: Iterable[Any]) -> Any:
+    """The maximum of some numbers."""
+    items = list(values)
+    if all(map(is_plain, items)):
+        return max(items)
+    import torch
+
+    return reduce(torch.sym_max, items)
+
+
+def smallest(values: Iterable[Any]) -> Any:
+    """The minimum of some numbers."""
+    items = list(values)
+    if all(map(is_plain, items)):
+        return min(items)
+    import torch
+
+    return reduce(torch.sym_min, items)
+
+
+def conjunction(conditions: Iterable[Any]) -> Any:
+    """Whether all hold: False as soon as one is plainly false, symbolic where that is not known."""
+    found: Any = True
+    for condition in conditions:
+        if is_plain(condition):
+            if not condition:
+                return False
+        else:
+            found = condition if found is True else found & condition
+    return found
+
+
+def square_root(value: Any) -> int:
+    """The integer square root. A symbolic value is fixed to its hint: the result sizes a tensor."""
+    return math.isqrt(int(value))
