@@ -25,6 +25,15 @@ from tileops.perf.formulas.pool import (
     avg_pool_fwd,
     max_pool_fwd,
 )
+from tileops.perf.formulas.moe import (
+    fused_moe_experts_fwd,
+    fused_moe_fwd,
+    fused_moe_shared_expert_fwd,
+    fused_topk_fwd,
+    moe_expert_mlp_fwd,
+    moe_grouped_gemm_fp8_fwd,
+    moe_grouped_gemm_fwd,
+)
 from tileops.perf.formulas.selected_attention import (
     dsa_decode_fwd,
     dsa_paged_fwd,
@@ -41,6 +50,10 @@ __all__ = [
     "avg_pool_fwd",
     "dsa_decode_fwd",
     "dsa_paged_fwd",
+    "fused_moe_experts_fwd",
+    "fused_moe_fwd",
+    "fused_moe_shared_expert_fwd",
+    "fused_topk_fwd",
     "gqa_dense_fwd",
     "gqa_paged_fwd",
     "gqa_prefill_paged_fwd",
@@ -50,6 +63,9 @@ __all__ = [
     "mha_decode_paged_fwd",
     "mla_paged_fwd",
     "mla_varlen_fwd",
+    "moe_expert_mlp_fwd",
+    "moe_grouped_gemm_fp8_fwd",
+    "moe_grouped_gemm_fwd",
     "nsa_compressed_varlen_fwd",
     "nsa_topk_varlen_fwd",
     "nsa_varlen_fwd",
