@@ -19,12 +19,6 @@ from tileops.perf.formulas.attention import (
     visible_range,
     visible_scores,
 )
-from tileops.perf.formulas.pool import (
-    adaptive_avg_pool2d_fwd,
-    adaptive_max_pool2d_fwd,
-    avg_pool_fwd,
-    max_pool_fwd,
-)
 from tileops.perf.formulas.moe import (
     fused_moe_experts_fwd,
     fused_moe_fwd,
@@ -33,6 +27,12 @@ from tileops.perf.formulas.moe import (
     moe_expert_mlp_fwd,
     moe_grouped_gemm_fp8_fwd,
     moe_grouped_gemm_fwd,
+)
+from tileops.perf.formulas.pool import (
+    adaptive_avg_pool2d_fwd,
+    adaptive_max_pool2d_fwd,
+    avg_pool_fwd,
+    max_pool_fwd,
 )
 from tileops.perf.formulas.selected_attention import (
     dsa_decode_fwd,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 
@@ -89,7 +90,7 @@ Mask = tuple[bool, int, int]
 def lengths_of(call: Any, offsets: str) -> list[int]:
     """Lengths of the segments that a tensor of offsets delimits."""
     bounds = call.metadata_values(offsets).tolist()
-    return [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [stop - start for start, stop in pairwise(bounds)]
 
 
 def bytes_of(call: Any, *names: str) -> int:
