@@ -9,6 +9,7 @@ import torch
 
 from tests.ops.helpers import FLOATS, at_threads, bits, check, on_device
 from tileops.errors import CheckError
+from tileops.kernels.rope import tables
 from tileops.kernels.rope.tables import FIRST_LENGTH, RotaryTable
 from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
 from tileops.workloads import inputs, rope
@@ -136,6 +137,37 @@ def test_positions_far_into_a_table_that_grows() -> None:
     for position in (0, FIRST_LENGTH - 1, FIRST_LENGTH, 5 * FIRST_LENGTH, 3):
         ids = torch.tensor([position, 1])
         check(op(x, ids), rope.rope_neox_position_ids(x, ids, base=12345.0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("ids_dtype", "far"), [(torch.int64, 2**31 + 5), (torch.int64, 2**40), (torch.int32, 2**31 - 2)]
+)
+def test_positions_too_far_out_for_a_table(dtype: torch.dtype, ids_dtype: torch.dtype, far: int) -> None:
+    """A table up to there would take 8 GB and more: these calls compute their own angles."""
+    op = RoPENeoxPositionIdsFwdOp(max_position=far + 1)
+    x, base = values((5, 2, 8), dtype).cpu(), values((5, 2, 16), dtype).cpu()[..., ::2]
+    ids = torch.tensor([0, far, 7, far - 1, 7, far], dtype=ids_dtype)
+    for source, which in ((x, ids[:5]), (x, ids[1:]), (base, ids[:5]), (x, ids[1:2].expand(5))):
+        check(op(source, which), rope.rope_neox_position_ids(source, which), controls=True)
+    with pytest.raises(CheckError, match=rf"position_ids\[1\] is {far}, max_position is {far}"):
+        RoPENeoxPositionIdsFwdOp(max_position=far)(x, ids[:5])
+
+
+def test_a_table_stays_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "LARGEST", 8 * 4 * 4096)
+    table = RotaryTable(8, 10000.0)
+    assert table.holds(4096)
+    assert not table.holds(4097)
+    table.at_least(5000)  # a sequence that is there has to be covered
+    assert table.holds(8192)
+
+
+def test_many_far_positions_are_computed_in_pieces() -> None:
+    ids = torch.arange(2**33, 2**33 + 9000)
+    rows = RotaryTable(4, 10000.0).rows_of(ids)
+    assert (rows.length, tuple(rows.tensor.shape)) == (9000, (9000, 4))
+    torch.testing.assert_close(rows.tensor[:, 0], ids.double().cos().float())
 
 
 def test_a_table_grows_by_doubling_and_keeps_what_it_has() -> None:

@@ -136,9 +136,9 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
     def bind(self, call: RoPEPositionIdsCall) -> Callable[..., None]:
         x, ids = call.x, call.position_ids
         tokens = ((1, 0), (x.shape[0], x.strides[0]))
-        geometry = _geometry(
-            x, tokens, (x.shape[1], x.strides[1]), call.rotary_dim, id_step=ids.strides[0] * ids.itemsize
-        )
+        heads = x.shape[1], x.strides[1]
+        geometry = _geometry(x, tokens, heads, call.rotary_dim, id_step=ids.strides[0] * ids.itemsize)
+        own_rows = _geometry(x, tokens, heads, call.rotary_dim, id_step=ids.itemsize)
         table = rotary_table(call.rotary_dim, float(call.base))
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
         units, where, gathered, max_position = (
@@ -160,8 +160,24 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
             )  # fmt: skip
             if guard.words[0]:
                 guard.words[0] = 0
-                table.at_least(_checked_length(position_ids, max_position))
-                launch(source, position_ids, output)
+                length = _checked_length(position_ids, max_position)
+                if table.holds(length):
+                    table.at_least(length)
+                    launch(source, position_ids, output)
+                else:
+                    launch_far(source, position_ids, output)
+
+        def launch_far(source: Any, position_ids: Any, output: Any) -> None:
+            """Token n takes row n of a table made for this call."""
+            threads = team(limit) if limit else 0
+            scratch = _scratch(x, threads) if gathered else None
+            rows = table.rows_of(position_ids)
+            numbers = torch.arange(len(position_ids), dtype=position_ids.dtype, device="cpu")
+            guard.words[1] = rows.length
+            entry(
+                threads, units, ctypes.addressof(own_rows), rows.address, numbers.data_ptr(), source.data_ptr(),
+                output.data_ptr(), 0 if scratch is None else scratch.data_ptr(), guard.address,
+            )  # fmt: skip
 
         return launch
 

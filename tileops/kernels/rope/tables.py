@@ -1,7 +1,8 @@
 """Tables of cosines and sines for rotary position embeddings, shared by all kernels of a process.
 
 Angles are computed in float64, so that a position of a million is as exact as position one, and stored in
-float32. A table covers the positions met so far and grows by doubling.
+float32. A table covers the positions met so far and grows by doubling. Calls with positions so far out that it would
+take too much memory get rows of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ import torch
 
 #: Positions of a new table that is not asked for more.
 FIRST_LENGTH = 1024
+#: Bytes that a table grows to for the sake of single positions. Attention to keys before a position that needs more
+#: takes so long that computing its angles again in every layer does not show.
+LARGEST = 64 << 20
+#: Rows of a table that are computed at a time, to bound the float64 temporaries.
+_TOGETHER = 4096
 
 
 class Rows(NamedTuple):
@@ -41,6 +47,7 @@ class RotaryTable:
     def __init__(self, rotary_dim: int, base: float) -> None:
         pair = torch.arange(rotary_dim // 2, dtype=torch.float64, device="cpu")
         self._frequencies = base ** (-2.0 * pair / max(rotary_dim, 1))
+        self._width = rotary_dim
         self._lock = threading.Lock()
         self.rows = self._state(self._compute(0, FIRST_LENGTH))
 
@@ -58,10 +65,25 @@ class RotaryTable:
                 self.rows = self._state(torch.cat((rows.tensor, self._compute(rows.length, covered))))
             return self.rows
 
-    def _compute(self, start: int, stop: int) -> torch.Tensor:
+    def holds(self, length: int) -> bool:
+        """Whether positions 0 .. `length` - 1 fit into a table of a sensible size."""
+        return length <= max(self.rows.length, LARGEST // max(1, 4 * self._width))
+
+    def rows_of(self, positions: torch.Tensor) -> Rows:
+        """A row for each of these positions, computed now.
+
+        Args:
+            positions: ``[N]``, integers.
+        """
         with torch.inference_mode(False), torch.no_grad():
-            angles = torch.arange(start, stop, dtype=torch.float64, device="cpu")[:, None] * self._frequencies
-            return torch.cat((angles.cos(), angles.sin()), dim=1).float()
+            rows = torch.empty((len(positions), self._width), dtype=torch.float32, device="cpu")
+            for some, out in zip(positions.split(_TOGETHER), rows.split(_TOGETHER), strict=True):
+                angles = some.double()[:, None] * self._frequencies
+                out.copy_(torch.cat((angles.cos(), angles.sin()), dim=1))
+            return self._state(rows)
+
+    def _compute(self, start: int, stop: int) -> torch.Tensor:
+        return self.rows_of(torch.arange(start, stop, device="cpu")).tensor
 
     @staticmethod
     def _state(tensor: torch.Tensor) -> Rows:
