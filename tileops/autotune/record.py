@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from typing import Any
 from tileops import __version__, settings
 from tileops.autotune.problem import Outcome, config_text
 from tileops.autotune.space import Config
-from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, canonical_json
+from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, canonical_json, check_intact
 from tileops.jit.bundle import Bundle, open_bundles
 from tileops.jit.disk import ByteStore
 from tileops.jit.keys import compiler_versions, source_fingerprint
-from tileops.jit.store import default_root
+from tileops.jit.store import Damage, default_root
 
 log = logging.getLogger("tileops.autotune")
 
@@ -162,6 +162,54 @@ class RecordStore:
                 except ArtifactError as error:
                     log.warning("ignored a damaged tuning record %s of %s: %s", key.digest, bundle, error)
         return None
+
+    def encoded(self) -> Iterator[tuple[str, bytes]]:
+        """Every record as stored, with its key: those of the directory, then those of the bundles."""
+        seen = set()
+        for row in self.disk.rows():
+            seen.add(row.name)
+            yield row.name, row.value
+        for bundle in self.bundles:
+            for digest in bundle.manifest["records"]:
+                data = bundle.record(digest)
+                if data is not None and digest not in seen:
+                    seen.add(digest)
+                    yield digest, data
+
+    def holds(self, digest: str) -> bool:
+        """Whether the directory has a record of a key."""
+        return self.disk.peek(digest) is not None
+
+    def put_encoded(self, digest: str, data: bytes) -> bool:
+        """Stores a record that `encoded` gave, here or elsewhere. False where that was not possible.
+
+        Raises:
+            ArtifactError: it is damaged, or belongs to another key.
+        """
+        check_intact(data, digest)
+        self._known.pop(digest, None)
+        return self.disk.put(digest, data)
+
+    def verify(self) -> tuple[int, list[Damage]]:
+        """Checks every byte of every record of the directory: their number, and what would not be used.
+
+        Raises:
+            OSError: the database cannot be examined.
+        """
+        place = str(self.disk.directory)
+        damage = [Damage(place, "database", reason) for reason in self.disk.damage()]
+        rows = [] if damage else self.disk.rows()
+        for row in rows:
+            try:
+                check_intact(row.value, row.name)
+            except ArtifactError as error:
+                damage.append(Damage(place, row.name, str(error)))
+        return len(rows), damage
+
+    def clear(self) -> int:
+        """Removes every record of the directory; the number removed."""
+        self._known.clear()
+        return self.disk.clear()
 
     def put(self, key: ArtifactKey, record: Record) -> bool:
         """Stores `record`; False where that was not possible. This process uses it either way."""

@@ -244,7 +244,7 @@ class Store:
         """Directory, state, number of entries, bytes, limit, damaged files kept and bundles, as plain values."""
         return {
             "directory": str(self.root),
-            "state": self._disk.state(),
+            "state": self.state(),
             "entries": self._disk.count(),
             "bytes": self._disk.size(),
             "size_limit": self._disk.size_limit,
@@ -277,13 +277,37 @@ class Store:
                     damage.append(Damage(place, name, str(error)))
         return checked, damage
 
-    def encoded(self, digests: Sequence[str] | None = None) -> Iterator[tuple[str, bytes]]:
-        """Entries of the cache directory as stored, with their keys; all of them, or those of `digests` it has."""
-        names = [row.name for row in self._disk.rows(head=0)] if digests is None else digests
-        for name in names:
-            data = self._disk.peek(name)
+    def encoded(self) -> Iterator[tuple[str, bytes]]:
+        """Every entry of the cache directory as stored, with its key."""
+        for row in self._disk.rows(head=0):
+            data = self._disk.peek(row.name)
             if data is not None:
-                yield name, data
+                yield row.name, data
+
+    def encoded_one(self, digest: str) -> bytes | None:
+        """The intact entry of a key as stored, from a bundle or the cache directory. Does not count as use."""
+        for read in (*(bundle.get for bundle in self.bundles), self._disk.peek):
+            data = read(digest)
+            if data is not None:
+                with contextlib.suppress(ArtifactError):
+                    check_intact(data, digest)
+                    return data
+        return None
+
+    def holds(self, digest: str) -> bool:
+        """Whether the cache directory has an intact entry of a key. Does not count as use."""
+        data = self._disk.peek(digest)
+        if data is None:
+            return False
+        try:
+            check_intact(data, digest)
+        except ArtifactError:
+            return False
+        return True
+
+    def state(self) -> str:
+        """ "ok", "empty" (nothing stored yet), or why the cache directory is not used."""
+        return self._disk.state()
 
     def put_encoded(self, digest: str, data: bytes) -> bool:
         """Publishes an entry that `encoded` gave, here or elsewhere. False where that was not possible.

@@ -15,8 +15,10 @@ from importlib import import_module
 from typing import Any
 
 from tileops import autotune, manifest, settings
+from tileops.autotune.problem import record_key
 from tileops.errors import TileOpsError
-from tileops.jit import pool
+from tileops.jit import ArtifactKey, pool
+from tileops.jit.keys import key_for
 from tileops.jit.pool import Outcome, Task
 from tileops.jit.program import Program
 from tileops.kernels.base import DeviceFacts
@@ -52,11 +54,18 @@ class Needs:
 
     Attributes:
         programs: each once.
+        records: keys of the tuning records that the calls look for.
         refused: reasons by operator, architecture and case of the calls that no kernel serves.
     """
 
     programs: tuple[Need, ...]
+    records: frozenset[str]
     refused: tuple[tuple[str, str, str, str], ...]
+
+    def kernels(self) -> Iterator[tuple[Need, ArtifactKey]]:
+        """Each program with the key of its kernel."""
+        for need in self.programs:
+            yield need, key_for(need.program, pool.target_of(need.arch))
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,7 @@ def needs(
     recorded = None if calls is None else recording.read_calls(calls)
     programs: dict[tuple[Program, str], Need] = {}
     refused: list[tuple[str, str, str, str]] = []
+    records: set[str] = set()
     for name in arch:
         with _planning_for(name, cpu) as label:
             device = planning.device_for(name if name.startswith("sm_") else None)
@@ -187,9 +197,11 @@ def needs(
                 if isinstance(call, RefusedCall):
                     refused.append((op, label, call.case_id, call.reason))
                     continue
+                if call.kernel.tile_space is not None:
+                    records.add(record_key(call.kernel, call.call).digest)
                 for program in programs_of(call):
                     programs.setdefault((program, label), Need(program, label, op, call.case_id))
-    return Needs(tuple(programs.values()), tuple(refused))
+    return Needs(tuple(programs.values()), frozenset(records), tuple(refused))
 
 
 def programs_of(call: PlannedCall) -> Iterator[Program]:
