@@ -194,7 +194,7 @@ def _check_composition(entry: Entry, cls: Any) -> Iterator[Finding]:
             f"the op stages are ({', '.join(ops)}), delegate_types are ({', '.join(delegates)}); make the code agree",
         )
     kernels = [stage.kernel for stage in entry.composition if stage.kernel is not None]
-    if kernels and kernels != list(getattr(cls, "kernel_types", {})):
+    if kernels != list(getattr(cls, "kernel_types", {})):
         yield (
             "schema",
             "composition.stages",
