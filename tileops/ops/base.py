@@ -53,6 +53,7 @@ from tileops.ops.boundary import Boundary
 from tileops.ops.dtypes import candidate_dtypes
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, device_facts, numel, spec_of
+from tileops.ops.gradients import Gradient
 from tileops.ops.placing import Placing
 from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache, allocate_and_launch, allocate_only
 
@@ -86,6 +87,7 @@ class Op(Boundary, Placing):
         injected_parameters: names of constructor parameters beyond the manifest's that inject implementation
             objects.
         compile_op_names: the torch operators of this class.
+        gradient: the gradient formula; without one ``backward()`` through a call is an error.
         target: which set of kernels serves this instance; None decides by process default and device.
         tune: tuned mode: a kernel that is built for a new identity uses its tuning record, or is tuned first.
     """
@@ -95,6 +97,7 @@ class Op(Boundary, Placing):
     delegate_types: ClassVar[Mapping[str, type[Op]]] = MappingProxyType({})
     injected_parameters: ClassVar[tuple[str, ...]] = ()
     compile_op_names: ClassVar[tuple[str, ...]] = ()
+    gradient: ClassVar[Gradient | None] = None
     #: Axes, as (input, axis), whose extents the op's parameters fix; `_cache_key` leaves them out.
     _static_axes: ClassVar[frozenset[tuple[int, int]]] = frozenset()
     #: Input in whose place the buffer of a packed operand is launched; a class that sets it defines

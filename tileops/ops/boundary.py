@@ -18,6 +18,7 @@ class Boundary:
     """The part of `Op` that stands between a caller and the computation when the call is not a plain eager one."""
 
     entry: ClassVar[Any]
+    gradient: ClassVar[Any]
     _signature: ClassVar[Any]
     _operator: ClassVar[Any]
     _operators: ClassVar[dict[Effects, Any]]
@@ -46,7 +47,7 @@ class Boundary:
                 return type(self)._operator(*tensors, self._call)
             return self._traced(tensors)
         except RuntimeError as error:
-            dispatch.explain_transform(name, error)
+            dispatch.explain_transform(name, error, self.gradient is not None)
             raise
         finally:
             dispatch.calling.op = before

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,10 +27,11 @@ from tileops.errors import BackwardError
 from tileops.manifest.adts import ADTValue, to_object
 from tileops.ops.calling import Slot
 from tileops.ops.dtypes import dtype_of, name_of
+from tileops.ops.effects import FRESH, Effects
+from tileops.ops.gradients import autograd_functions
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
-    from tileops.ops.effects import Effects
 
 #: The library object owns the registrations: it lives as long as the process.
 _library = torch.library.Library("tileops", "FRAGMENT")
@@ -136,7 +138,9 @@ def _value(value: Any) -> Any:
         if kind == "adt":
             adt, constructor, fields = text
             return to_object(ADTValue(adt, constructor, tuple((name, _value(item)) for name, item in fields)))
-        return {"dtype": dtype_of, "device": torch.device, "float": float}[kind](text)
+        if kind == "device":
+            return torch.device(text)
+        return dtype_of(text) if kind == "dtype" else float(text)
     return value
 
 
@@ -213,10 +217,16 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
 
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tileops::{name}", fake, lib=_library)
-    if not effects.writes:  # what writes its inputs gets its formula, or the lack of one, in `attach`
-        torch.library.register_autograd(
-            f"tileops::{name}", _missing_backward, setup_context=_remember_inputs(cls.__name__), lib=_library
-        )
+    if not effects.writes:  # what writes its inputs says in `attach` that it has no formula
+        if cls.gradient is None:
+            setup_context, backward = _remember_inputs(cls.__name__), _missing_backward
+        else:
+            declared = zip(cls.entry.signature.outputs, effects.results, strict=True)
+            outputs = [output for output, place in declared if place == FRESH]
+            setup_context, backward = autograd_functions(
+                cls.gradient, [slot.name for slot in slots], outputs, partial(find, cls)
+            )
+        torch.library.register_autograd(f"tileops::{name}", backward, setup_context=setup_context, lib=_library)
     return getattr(torch.ops.tileops, name).default
 
 
@@ -305,21 +315,26 @@ def refuse_tangents(op: str, tensors: Sequence[torch.Tensor | None]) -> None:
     for tensor in tensors:
         if tensor is not None and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
             raise BackwardError(
-                f"{op}: forward-mode differentiation: the operator has no gradient formula. Pass tensors "
-                f"without "
+                f"{op}: forward-mode differentiation: the operator has no formula for it. Pass tensors without "
                 f"tangents, or use the PyTorch function that its documentation names"
             )
 
 
-def explain_transform(op: str, error: RuntimeError) -> None:
+def explain_transform(op: str, error: RuntimeError, formula: bool) -> None:
     """Turns torch's refusal to differentiate an operator inside torch.func, which names autograd internals,
     into ours.
 
     Raises:
         BackwardError: `error` is that refusal.
     """
-    if "functorch transforms" in str(error):
+    if "functorch transforms" not in str(error):
+        return
+    if not formula:
         raise BackwardError(_no_formula(op)) from error
+    raise BackwardError(
+        f"{op}: torch.func transforms do not differentiate operators of a library; use backward() or "
+        f"torch.autograd.grad(), which do"
+    ) from error
 
 
 _library.define("missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))

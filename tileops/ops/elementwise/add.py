@@ -8,7 +8,9 @@ from tileops.kernels.elementwise.add_cpu import AddCpuKernel
 from tileops.kernels.elementwise.add_cuda import AddCudaKernel
 from tileops.kernels.elementwise.call_spec import AddCall, AddFwdInterface
 from tileops.ops.base import Op
+from tileops.ops.elementwise.gradient import add_gradient
 from tileops.ops.facts import CallFacts
+from tileops.ops.gradients import Gradient
 
 
 class AddFwdOp(Op):
@@ -40,6 +42,7 @@ class AddFwdOp(Op):
 
     kernel_types: ClassVar = {"cpu": AddCpuKernel, "cuda": AddCudaKernel}
     interfaces: ClassVar = {"add": AddFwdInterface}
+    gradient = Gradient(add_gradient)
 
     def __init__(self, *, alpha: int | float = 1, target: str | None = None) -> None:
         self.alpha = alpha

@@ -10,7 +10,9 @@ from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
 from tileops.kernels.gemm.gemm_cpu import GemmCpuKernel
 from tileops.ops.base import Op
 from tileops.ops.facts import CallFacts
+from tileops.ops.gemm.gradient import gemm_gradient
 from tileops.ops.gemm.pack import find_pack
+from tileops.ops.gradients import Gradient
 
 
 class GemmFwdOp(Op):
@@ -44,6 +46,7 @@ class GemmFwdOp(Op):
 
     kernel_types: ClassVar = {"cpu": GemmCpuKernel}
     interfaces: ClassVar = {"gemm": GemmFwdInterface}
+    gradient = Gradient(gemm_gradient, saves=("a", "b"))
     _packed_input = "b"
 
     def __init__(self, trans_a: bool = False, trans_b: bool = True, *, target: str | None = None) -> None:

@@ -1,0 +1,141 @@
+"""Gradient formulas: wired through torch's autograd, compiled, differentiated twice, with any layout of gradients."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ops_runtime.toys import fresh_kernel, make_op
+from tileops.elementwise import AddFwdOp
+from tileops.errors import BackwardError
+from tileops.gemm import GemmFwdOp
+from tileops.ops.gradients import Backward, Gradient
+
+pytestmark = pytest.mark.in_tree_kernels
+
+
+def _scaled(back: Backward) -> dict[str, Any]:
+    (grad,) = back.grads
+    seen.append(back)
+    return {"x": grad * back.op.factor, "bias": grad if back.needed["bias"] else None}
+
+
+seen: list[Backward] = []
+
+
+def test_a_class_names_its_formula() -> None:
+    cls = make_op(fresh_kernel(), gradient=Gradient(_scaled, saves=("x", "output", "bias")))
+    x = torch.randn(3, requires_grad=True)
+    y = cls(3.0)(x)
+    y.backward(torch.ones(1).expand(3))
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0] * 3
+    back = seen.pop()
+    assert torch.equal(back.saved["x"], x)
+    assert torch.equal(back.saved["output"], y)
+    assert back.saved["bias"] is None
+    assert back.shapes == {"x": (3,), "bias": None}
+    assert (back.needed["x"], back.needed["bias"]) == (True, False)
+    bias = torch.nn.Parameter(torch.zeros(3))
+    cls(2.0)(x.detach(), bias).sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.tolist() == [1.0] * 3
+    torch.library.opcheck(cls._operator, (x, bias, cls(2.0)._call))
+
+
+def test_no_gradient_is_tracked_where_none_is_needed() -> None:
+    cls = make_op(fresh_kernel(), gradient=Gradient(_scaled))
+    x = torch.randn(3, requires_grad=True)
+    with torch.no_grad():
+        assert not cls()(x).requires_grad
+    assert not cls()(x.detach()).requires_grad
+
+
+def test_torch_func_says_what_differentiates() -> None:
+    a, b = torch.randn(2, 3), torch.randn(4, 3)
+    with pytest.raises(BackwardError, match=r"GemmFwdOp: torch\.func .*torch\.autograd\.grad"):
+        torch.func.grad(lambda a: GemmFwdOp()(a, b).sum())(a)
+
+
+def _operands(trans_a: bool, trans_b: bool, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    a = torch.randn(*((5, 3) if trans_a else (3, 5)), dtype=dtype, requires_grad=True)
+    b = torch.randn(*((4, 5) if trans_b else (5, 4)), dtype=dtype, requires_grad=True)
+    return a, b
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> torch.Tensor:
+    return (a.t() if trans_a else a) @ (b.t() if trans_b else b)
+
+
+@pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gemm(trans_a: bool, trans_b: bool, dtype: torch.dtype) -> None:
+    op = GemmFwdOp(trans_a, trans_b)
+    a, b = _operands(trans_a, trans_b, dtype)
+    weight = torch.randn(3, 4, dtype=dtype)
+    for reduce in (torch.sum, lambda d: (d * weight).sum(), lambda d: torch.cat([d, d], 1)[:, ::2].sum()):
+        found = torch.autograd.grad(reduce(op(a, b)), (a, b))
+        expected = torch.autograd.grad(reduce(_product(a, b, trans_a, trans_b)), (a, b))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1.6e-2, atol=1.6e-2) if dtype is torch.bfloat16 else (
+                torch.testing.assert_close(ours, theirs)
+            )
+
+
+def test_gemm_twice_and_with_retained_graph() -> None:
+    op, (a, b) = GemmFwdOp(), _operands(False, True, torch.float32)
+    results = []
+    for product in (op(a, b), _product(a, b, False, True)):
+        (grad,) = torch.autograd.grad(product.square().sum(), a, create_graph=True)
+        (second,) = torch.autograd.grad(grad.square().sum(), b, retain_graph=True)
+        (again,) = torch.autograd.grad(grad.square().sum(), b)
+        results.append((grad, second))
+        assert torch.equal(second, again)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_only_the_gradients_that_are_wanted_are_computed() -> None:
+    op, (a, b) = GemmFwdOp(), _operands(False, True, torch.float32)
+    op(a, b.detach()).sum().backward()
+    assert a.grad is not None
+    assert b.grad is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((4, 5), (4, 5)), ((4, 1), (5,)), ((), (2, 3)), ((1, 3), (2, 1, 3)), ((0, 3), (1, 3))]
+)
+@pytest.mark.parametrize("alpha", [1, -2.5])
+def test_add(left: tuple[int, ...], right: tuple[int, ...], alpha: float) -> None:
+    a, b = torch.randn(left, requires_grad=True), torch.randn(right, requires_grad=True)
+    weight = torch.randn(torch.broadcast_shapes(left, right))
+    op = AddFwdOp(alpha=alpha)
+    found = torch.autograd.grad((op(a, b) * weight).sum(), (a, b))
+    expected = torch.autograd.grad((torch.add(a, b, alpha=alpha) * weight).sum(), (a, b))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_compiled_training_step() -> None:
+    gemm, add = GemmFwdOp(), AddFwdOp(alpha=2)
+    weight = torch.nn.Parameter(torch.randn(4, 5))
+    bias = torch.nn.Parameter(torch.randn(4))
+    x = torch.randn(3, 5)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return add(gemm(x, weight), bias).square().sum()
+
+    expected = torch.autograd.grad(torch.add(x @ weight.t(), bias, alpha=2).square().sum(), (weight, bias))
+    for function in (loss, torch.compile(loss, fullgraph=True)):
+        for ours, theirs in zip(torch.autograd.grad(function(x), (weight, bias)), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_inference_tensors_need_no_gradient() -> None:
+    with torch.inference_mode():
+        a = torch.randn(2, 3)
+        assert not GemmFwdOp()(a, torch.randn(4, 3)).requires_grad
