@@ -44,15 +44,24 @@ def draw(
 
 
 def materialize(call: Call, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
-    """The inputs of an abstract call, by name: contiguous, metadata with its values, the rest random."""
+    """The tensors of an abstract call, construction-time ones included, by name: contiguous, none sharing memory,
+    metadata with its values, the rest random. A row gives the same bits in every process.
+
+    Args:
+        call: the call.
+        device: its device, "meta" for tensors without values; tensors that live on the CPU stay there.
+    """
     tensors = {}
-    for name, item in call.inputs.items():
-        where = "cpu" if item.cpu else device
-        if item.values is not None:
-            values = torch.from_numpy(np.ascontiguousarray(item.values))
-            tensors[name] = values.to(device=where, dtype=dtype_of(item.dtype))
+    for name, item in {**call.held, **call.inputs}.items():
+        where = torch.device("cpu" if item.cpu else device)
+        dtype = dtype_of(item.dtype)
+        if where.type == "meta":
+            tensors[name] = torch.empty(item.shape, dtype=dtype, device=where)
+        elif item.values is not None:
+            values = torch.from_numpy(np.array(item.values))
+            tensors[name] = values.to(device=where, dtype=dtype)
         else:
-            tensors[name] = draw(item.shape, dtype_of(item.dtype), generator(call.op, name, where), where)
+            tensors[name] = draw(item.shape, dtype, generator(call.op, name, where), where)
     return tensors
 
 

@@ -17,13 +17,16 @@ def _positive(name: str, value: int) -> None:
 
 
 def _drawn(rng: np.random.Generator, visible: np.ndarray, count: int, pad: int) -> np.ndarray:
-    """``[len(visible), count]``: for each row distinct ids below its entry of `visible`, ascending, then `pad`."""
-    drawn = np.full((len(visible), count), pad, dtype=np.int64)
-    for row, bound in enumerate(visible.tolist()):
-        taken = min(count, bound)
-        if taken:
-            drawn[row, :taken] = np.sort(rng.choice(bound, size=taken, replace=False))
-    return drawn
+    """``[len(visible), count]``: for each row distinct ids below its entry of `visible`, ascending, then `pad`.
+
+    A row that takes t of b ids draws one from each of t strata that divide 0 .. b evenly.
+    """
+    taken = np.minimum(visible, count)[:, None]
+    places = np.arange(count, dtype=np.int64)[None, :]
+    parts = np.maximum(taken, 1)
+    low, high = places * visible[:, None] // parts, (places + 1) * visible[:, None] // parts
+    drawn = low + (rng.random((len(visible), count)) * (high - low)).astype(np.int64)
+    return np.where(places < taken, drawn, pad)
 
 
 @generator(

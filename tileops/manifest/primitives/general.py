@@ -21,6 +21,7 @@ from tileops.manifest.primitives.symbolic import (
     require,
     smallest,
     square_root,
+    total,
 )
 
 AXES = k.Maybe(k.Union((k.INT, k.INTS)))
@@ -174,9 +175,9 @@ def _folded_kind(arguments: list[k.Kind]) -> k.Kind:
     Formal("sequence", ANY_SEQ),
     result=lambda kinds: k.INT if _element_kind(kinds[0]) == k.BOOL else _element_kind(kinds[0]),
 )
-def total(sequence: Iterable[Any]) -> Any:
+def sum_of(sequence: Iterable[Any]) -> Any:
     """Sum of the elements; 0 for none."""
-    return sum(sequence)
+    return total(sequence)
 
 
 _FOLD_ITEM = k.Union((k.SHAPE, k.INTS, k.Seq(k.REAL), k.INT, k.REAL))

@@ -66,6 +66,17 @@ def smallest(values: Iterable[Any]) -> Any:
     return reduce(torch.sym_min, items)
 
 
+def total(values: Iterable[Any]) -> Any:
+    """The sum of some numbers or conditions; a condition that holds counts 1."""
+    return sum(value if is_plain(value) else _count(value) for value in values)
+
+
+def _count(value: Any) -> Any:
+    import torch
+
+    return torch.sym_ite(value, 1, 0) if isinstance(value, torch.SymBool) else value
+
+
 def conjunction(conditions: Iterable[Any]) -> Any:
     """Whether all hold: False as soon as one is plainly false, symbolic where that is not known."""
     found: Any = True

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tileops.errors import CheckError
+from tileops.manifest.expr.evaluation import UNDEFINED
 
 Condition = Any  # bool or torch.SymBool
 
@@ -77,9 +78,12 @@ def settle(ok: Condition, report: Callable[..., CheckError], *values: Any) -> No
 
 
 def either(first: Condition, rest: Callable[[], Condition]) -> Condition:
-    """``first or rest()``, also where `first` is symbolic."""
+    """``first or rest()``, also where `first` is symbolic; then `first` must hold where `rest` has no value."""
     if isinstance(first, torch.SymBool):
-        return first | rest()
+        try:
+            return first | rest()
+        except UNDEFINED:
+            return first
     return True if first else rest()
 
 
@@ -109,7 +113,7 @@ def member(value: Any, items: Sequence[Any]) -> Condition:
     """``value in items``, also where a comparison is symbolic."""
     result: Condition = False
     for item in items:
-        equal = value == item
+        equal = same(value, item) if isinstance(value, list | tuple) else value == item
         if equal is True:
             return True
         if equal is not False:
