@@ -455,7 +455,7 @@ def resolve_shape(
 
 
 def _matching_case(family: TypeFamily, values: Mapping[str, Any], facts: Facts, where: str) -> FamilyCase:
-    subjects = []
+    subjects: list[Any] = []
     for expr in family.match:
         folded = fold(substitute(expr, values), facts)
         point = _adt_point(folded, facts)

@@ -296,8 +296,15 @@ def restrict(kind: Kind, literals: Collection[Any]) -> Kind | None:
 
 def _may_be(kind: Kind, literals: Collection[Any]) -> bool:
     """Whether a literal can be a value of `kind`, by its Python type."""
-    wanted = {Str: str, DType: str, Bool: bool, Int: int, Dim: int, Real: (int, float)}.get(type(kind))
-    return wanted is not None and any(isinstance(item, wanted) for item in literals)
+    wanted: dict[type[Kind], tuple[type, ...]] = {
+        Str: (str,),
+        DType: (str,),
+        Bool: (bool,),
+        Int: (int,),
+        Dim: (int,),
+        Real: (int, float),
+    }
+    return any(isinstance(item, wanted.get(type(kind), ())) for item in literals)
 
 
 def _united(members: list[Kind | None]) -> Kind | None:

@@ -333,7 +333,7 @@ def _as_python(value: Any, kind: Any) -> Any:
 
     inner = kind.inner if isinstance(kind, k.Maybe) else kind
     if isinstance(value, ADTValue):
-        return to_object(value, inner)
+        return to_object(value, inner if isinstance(inner, k.ADT) else None)
     return _TORCH_DTYPES[value] if isinstance(inner, k.DType) and isinstance(value, str) else value
 
 

@@ -71,8 +71,8 @@ class Expr:
                 return frozenset((name,)) - {"inf"}, frozenset()
             case ast.Constant():
                 return frozenset(), frozenset()
-        tested = frozenset(name for node in ast.walk(self.node) if (name := presence_name(node)) is not None)
-        return frozenset(_free_names(self.node, frozenset())), tested
+        tested = {subject for node in ast.walk(self.node) if (subject := presence_name(node)) is not None}
+        return frozenset(_free_names(self.node, frozenset())), frozenset(tested)
 
     @property
     def is_constant(self) -> bool:

@@ -136,15 +136,14 @@ def per_axis(p: int | Sequence[int | None] | None, i: int, n: int, *, fallback: 
     """
     if not 0 <= i < n:
         raise DomainError(f"axis {i} is out of range for {n} axes")
-    if isinstance(p, list | tuple):
-        if len(p) != n:
-            raise DomainError(f"expected one int or {n} of them, got {list(p)}")
-        p = p[i]
-    if p is None:
-        if fallback is None:
-            raise DomainError(f"the value of axis {i} is absent and there is no fallback")
-        return fallback
-    return p
+    if isinstance(p, list | tuple) and len(p) != n:
+        raise DomainError(f"expected one int or {n} of them, got {list(p)}")
+    value: Any = p[i] if isinstance(p, list | tuple) else p
+    if value is None:
+        value = fallback
+    if value is None:
+        raise DomainError(f"the value of axis {i} is absent and there is no fallback")
+    return value
 
 
 @primitive("len", Formal("sequence", ANY_SEQ), result=k.DIM)

@@ -64,25 +64,25 @@ def layout_metadata(layout: Any, rows: int, experts: int) -> np.ndarray:
 
 @predicate("moe.layout_valid", LAYOUT, ROWS, EXPERTS)
 def layout_valid(values: np.ndarray, layout: Any, rows: int, experts: int) -> bool:
-    """The tensor is metadata of `layout` with `rows` rows of `experts` experts.
+    """The tensor is metadata of `layout` with at most `rows` rows of `experts` experts.
 
-    Masked: counts up to `max_m` that add up to `rows`. Physical psum: ends that never decrease, each expert's rows
-    after the aligned end of the last expert's, `rows` in all. Per row: experts in order, -1 elsewhere, each expert's
-    rows adjoining and starting at a multiple of the alignment, `rows` in all.
+    Masked: counts up to `max_m`. Physical psum: ends that never decrease, each expert's rows after the aligned end of
+    the last expert's. Per row: experts in order, -1 elsewhere, each expert's rows adjoining and starting at a multiple
+    of the alignment.
     """
     if layout.kind == "masked":
         return (
             len(values) == experts
             and bool(np.all((values >= 0) & (values <= layout.max_m)))
-            and (int(values.sum()) == rows)
+            and (int(values.sum()) <= rows)
         )
     alignment = layout.alignment
     if layout.metadata_kind == "physical_psum":
         starts = np.concatenate([np.zeros(1, np.int64), -(-values[:-1] // alignment) * alignment])
         counts = values - starts if len(values) else values
-        return len(values) == experts and bool(np.all(counts >= 0)) and int(counts.sum()) == rows
+        return len(values) == experts and bool(np.all(counts >= 0)) and int(counts.sum()) <= rows
     used = values[values >= 0]
-    if len(values) != capacity(layout, rows, experts) or len(used) != rows or np.any(values < -1):
+    if len(values) != capacity(layout, rows, experts) or len(used) > rows or np.any(values < -1):
         return False
     if np.any(used >= experts) or np.any(np.diff(used) < 0):
         return False

@@ -50,7 +50,7 @@ class ContiguousLayoutSpec:
 
 @dataclass(frozen=True)
 class MaskedLayoutSpec:
-    """A block of `max_m` rows per expert in ``[experts * max_m, ...]``, of which some are used.
+    """A block of `max_m` rows per expert in ``[experts, max_m, ...]``, of which some are used.
 
     Args:
         max_m: rows of a block.
