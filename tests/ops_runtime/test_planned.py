@@ -8,7 +8,7 @@ import pytest
 
 from tileops import manifest
 from tileops.manifest.workload import cases
-from tileops.ops.planned import PlannedCall, device_for, planned_calls
+from tileops.ops.planned import PlannedCall, device_for, op_class, planned_calls
 
 ENTRIES = [entry for entry in manifest.load_all().values() if entry.status == "implemented"]
 
@@ -31,3 +31,8 @@ def test_every_row_is_planned_or_refused_with_a_reason(entry, arch):
         else:
             assert call.reason
     assert programs
+
+
+def test_every_entry_answers_whether_it_has_a_class():
+    without = [name for name, entry in manifest.load_all().items() if op_class(name) is None and entry.implemented]
+    assert without == []

@@ -31,6 +31,8 @@ def command(
         names += [entry.name for entry in catalogue.entries(family) if entry.name not in names]
     baselines = tuple(name.strip() for name in against.split(",") if name.strip())
     chosen = bench.selected(names or None, case, dtype)
+    if not chosen and names and not any(catalogue.find_entry(name).implemented for name in names):
+        raise usage_error(f"{', '.join(names)}: spec-only, without a kernel to measure")
     if not chosen:
         raise usage_error("no case matches; `tileops show OP` lists the cases of an operator")
     known = {name: None for op in dict.fromkeys(item.op for item in chosen) for name in bench.registered(op)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -148,10 +149,13 @@ _NOTHING = _Nothing()
 
 
 def op_class(name: str) -> type[Op] | None:
-    """The operator called `name`: one of ours, or one that a loaded package defines."""
+    """The operator called `name`: one of ours, or one that a loaded package defines. None for an entry without a
+    class; a family all of whose entries are spec-only has no module either.
+    """
     entry = manifest.load_all().get(name)
     if entry is not None:
-        return getattr(import_module(f"tileops.{entry.family}"), name, None)
+        module = f"tileops.{entry.family}"
+        return getattr(import_module(module), name, None) if find_spec(module) is not None else None
     registry.load_backends()
     pending = [Op]
     while pending:

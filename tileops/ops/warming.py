@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from tileops import autotune, manifest, settings
@@ -228,6 +227,8 @@ def op_named(op: str | type[Op]) -> type[Op]:
     if isinstance(op, type):
         return op
     found = planning.op_class(op)
+    if found is None and op in manifest.load_all():
+        raise TileOpsError(f"{op} is spec-only: it has no kernel to compile")
     if found is None:
         raise TileOpsError(f"no operator is called {op!r}; `tileops ops` lists them")
     return found
@@ -268,6 +269,6 @@ def _planned(
 
 def _implemented() -> Iterator[type[Op]]:
     for entry in sorted(manifest.load_all().values(), key=lambda entry: (entry.family, entry.name)):
-        op = getattr(import_module(f"tileops.{entry.family}"), entry.name, None)
+        op = planning.op_class(entry.name)
         if op is not None:
             yield op
