@@ -5,6 +5,13 @@ A message names the operator, the declaration that failed, the values seen, and 
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
+
+#: Packages whose frames say nothing to the reader of a warning.
+_MACHINERY = frozenset({"tileops", "torch", "importlib", "contextlib", "functools", "threading", "typer"})
+
 
 class TileOpsError(Exception):
     """Base of all errors raised by TileOPs."""
@@ -97,3 +104,24 @@ class LauncherWarning(TileOpsWarning):
 
 class PerformanceWarning(TileOpsWarning):
     """Something works, but in a way that costs time at each call."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Issues a warning at the line of the caller's code that led here, however deep inside TileOPs it arises."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_machinery(frame):
+        frame = frame.f_back
+    names = frame.f_globals
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=names.get("__name__"),
+        registry=names.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in _MACHINERY or frame.f_code.co_filename.startswith("<tileops")

@@ -4,13 +4,17 @@ values and remedy.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.compile_contract import COLD_COMPILES, ColdCompile
+from tests.store.helpers import environment
 from tests.test_compile_contract import build, reference
 from tileops.attention import GQADenseFwdOp
 from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
@@ -188,3 +192,34 @@ def test_meta_tensors(case: ColdCompile) -> None:
     expected = reference(op, tensors)
     assert (result.device.type, result.shape, result.dtype) == ("meta", expected.shape, torch.float32)
     assert not list(op.iter_kernels())
+
+
+@CASES
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_an_error_of_ours(case: ColdCompile, layout: torch.layout) -> None:
+    op, tensors = build(case), case.tensors(torch.device("cpu"))
+    nested = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)], layout=layout)
+    with pytest.raises(CheckError, match=rf"{case.op}: inputs.*nested; pad it with torch.nested.to_padded_tensor"):
+        op(nested, *tensors[1:])
+
+
+def test_warnings_point_at_the_line_of_the_caller(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom tileops.norm import RMSNormFwdOp\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return RMSNormFwdOp((8,))(x)\n"
+        "torch.nn.Sequential(Net())(torch.ones(3, 8))\n"
+    )
+    for variable in ("TILEOPS_CACHE_DIR", "TILEOPS_CACHE_PATH"):
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env=environment({variable: "/proc/nowhere"}),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        assert f"{script}:5: CacheWarning" in done.stderr

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tileops.backend.protocol import BUILTIN, BuildKernel, Detector, Target
-from tileops.errors import AmbiguousTargetError, BackendError, UnknownTargetError
+from tileops.errors import AmbiguousTargetError, BackendError, UnknownTargetError, warn
 from tileops.kernels.base import Kernel
 
 if TYPE_CHECKING:
@@ -211,12 +210,10 @@ def _load_one(name: str, load: Callable[[], object]) -> None:
     except Exception as error:  # whatever a third-party import raises must not take our ops down
         _registry = before
         _failures[name] = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"backend {name!r} did not load and is ignored: {_failures[name]}. Repair or uninstall the "
-            f"package that "
-            f"provides it",
+        warn(
+            f"backend {name!r} did not load and is ignored: {_failures[name]}. Repair or uninstall the package that "
+            "provides it",
             RuntimeWarning,
-            stacklevel=3,
         )
 
 

@@ -18,7 +18,6 @@ import os
 import tarfile
 import tempfile
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tileops import __version__
-from tileops.errors import CacheWarning
+from tileops.errors import CacheWarning, warn
 from tileops.jit.artifact import canonical_json
 from tileops.jit.disk import private_refusal
 from tileops.jit.signing import SIGNATURE_BYTES
@@ -242,9 +241,8 @@ def open_bundles(places: tuple[str, ...]) -> tuple[Bundle, ...]:
                     raise BundleError(f"{refusal}, so its contents cannot be trusted as code")
                 found.append(Bundle(file))
             except (BundleError, OSError) as error:
-                warnings.warn(
+                warn(
                     f"TILEOPS_CACHE_PATH: {file} is not used: {error}. Its kernels are looked for elsewhere.",
                     CacheWarning,
-                    stacklevel=4,
                 )
     return tuple(found)

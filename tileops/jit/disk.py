@@ -19,7 +19,6 @@ import sqlite3
 import stat
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tileops.errors import CacheWarning
+from tileops.errors import CacheWarning, warn
 from tileops.jit.database import BUSY, BUSY_SECONDS, TRANSIENT, behind, damage_of, open_cache, primary_code, transaction
 from tileops.jit.mounts import NETWORK, filesystem_of
 
@@ -479,11 +478,10 @@ class ByteStore:
             log.debug("%s", message)
             return
         self._warned = True
-        warnings.warn(
+        warn(
             f"{message}. Results stay right, but kernels may be compiled again. Set TILEOPS_CACHE_DIR to a "
             "directory that you own, with mode 0700 and free space; `tileops doctor` shows its state.",
             CacheWarning,
-            stacklevel=5,
         )
 
     def _quarantine_database(self) -> bool:

@@ -32,6 +32,7 @@ class Boundary:
     _thread: Any
     _eager: Callable[..., Any]
     _require_tensors: Callable[..., None]
+    _explain: Callable[..., None]
     _call_device: Callable[..., torch.device]
     forward: Callable[..., Any]
 
@@ -47,6 +48,7 @@ class Boundary:
                 return type(self)._operator(*tensors, self._call)
             return self._traced(tensors)
         except RuntimeError as error:
+            self._explain(tensors)
             dispatch.explain_transform(name, error, self.gradient is not None)
             raise
         finally:

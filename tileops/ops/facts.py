@@ -96,11 +96,10 @@ def call_device(
             continue
         if tensor.layout != torch.strided or tensor.is_nested:
             kind = "nested" if tensor.is_nested else str(tensor.layout)
-            raise CheckError(
-                op,
-                f"{section}.{name}",
-                f"a dense tensor is needed, this one is {kind}; convert it with .to_dense()",
+            remedy = (
+                "pad it with torch.nested.to_padded_tensor()" if tensor.is_nested else "convert it with .to_dense()"
             )
+            raise CheckError(op, f"{section}.{name}", f"a dense tensor is needed, this one is {kind}; {remedy}")
         if first is None:
             first = name, tensor.device
         elif tensor.device != first[1]:

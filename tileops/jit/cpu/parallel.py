@@ -13,13 +13,12 @@ import functools
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tileops import settings
-from tileops.errors import LauncherWarning
+from tileops.errors import LauncherWarning, warn
 from tileops.jit.cpu.wrapper import PARALLEL_SYMBOLS
 
 #: Nanoseconds of serial work below which a parallel launch costs more than it saves.
@@ -64,12 +63,10 @@ def _launcher(choice: str) -> Launcher:
         if found is not None:
             return found
     if choice != "serial":
-        warnings.warn(
-            LauncherWarning(
-                f"no OpenMP runtime was found (TILEOPS_LAUNCHER={choice}); CPU kernels run on one thread. "
-                "Install libgomp, or set TILEOPS_LAUNCHER=serial to silence this."
-            ),
-            stacklevel=2,
+        warn(
+            f"no OpenMP runtime was found (TILEOPS_LAUNCHER={choice}); CPU kernels run on one thread. "
+            "Install libgomp, or set TILEOPS_LAUNCHER=serial to silence this.",
+            LauncherWarning,
         )
     return _serial()
 

@@ -175,6 +175,8 @@ def _check(weight: Any, trans_b: Any) -> None:
         reject(f"got {_shown(weight)}, expected a torch.Tensor; pass the tensor that the calls will get")
     if not isinstance(trans_b, bool):
         reject(f"got {_shown(trans_b)}, expected True (the weight is [N, K]) or False (it is [K, N])", "trans_b")
+    if weight.is_nested:
+        reject("a nested tensor, expected a matrix; pack its components, or torch.nested.to_padded_tensor()")
     if weight.layout != torch.strided:
         reject(f"layout {weight.layout}, expected torch.strided; pack weight.to_dense()")
     if type(weight).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
