@@ -166,6 +166,8 @@ def _read_composition(reader: Reader, raw: Any) -> tuple[Stage, ...]:
             reader.report(where, "a stage has a name")
         elif (op is None) == (kernel is None):
             reader.report(where, "a stage names either an op or a kernel")
+        elif not isinstance(op or kernel, str):
+            reader.report(where, f"expected the name of an op or a kernel, got {op or kernel!r}")
         elif name in {known.name for known in stages}:
             reader.report(where, f"the stage name {name!r} occurs twice")
         else:

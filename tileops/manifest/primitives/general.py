@@ -163,6 +163,8 @@ def _element_kind(kind: k.Kind) -> k.Kind:
 
 
 def _folded_kind(arguments: list[k.Kind]) -> k.Kind:
+    if any(isinstance(kind, k.Seq | k.Shape) for kind in arguments[1:]):
+        raise DomainError("max and min take one sequence, or several numbers")
     found = _element_kind(arguments[0])
     for other in arguments[1:]:
         found = k.join(found, _element_kind(other)) or k.REAL

@@ -19,6 +19,11 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is a symbolic size or condition of torch."""
+    return type(value).__name__ in ("SymInt", "SymFloat", "SymBool")
+
+
 def require(condition: Any, message: str) -> None:
     """Raises `DomainError` unless `condition` holds; a symbolic one is asserted.
 
@@ -49,7 +54,7 @@ def choose(condition: Any, when: Any, unless: Any) -> Any:
 def largest(values: Iterable[Any]) -> Any:
     """The maximum of some numbers."""
     items = list(values)
-    if all(map(is_plain, items)):
+    if not any(map(is_symbolic, items)):
         return max(items)
     import torch
 
@@ -59,7 +64,7 @@ def largest(values: Iterable[Any]) -> Any:
 def smallest(values: Iterable[Any]) -> Any:
     """The minimum of some numbers."""
     items = list(values)
-    if all(map(is_plain, items)):
+    if not any(map(is_symbolic, items)):
         return min(items)
     import torch
 
@@ -68,7 +73,7 @@ def smallest(values: Iterable[Any]) -> Any:
 
 def total(values: Iterable[Any]) -> Any:
     """The sum of some numbers or conditions; a condition that holds counts 1."""
-    return sum(value if is_plain(value) else _count(value) for value in values)
+    return sum(_count(value) if is_symbolic(value) else value for value in values)
 
 
 def _count(value: Any) -> Any:
