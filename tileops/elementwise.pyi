@@ -9,22 +9,22 @@ from tileops.ops.base import Op
 __all__ = ["AddFwdOp", "SiluAndMulFwdOp"]
 
 class AddFwdOp(Op):
-    """Addition with broadcasting: ``output = a + alpha * b``.
+    """Addition with broadcasting: ``output = input + alpha * other``.
 
     Follows ``torch.add`` on operands of one dtype; low-precision floats are computed in float32 and rounded
     once.
 
     Args:
-        alpha: factor of `b`; an integer where the tensors are integers.
+        alpha: factor of `other`; an integer where the tensors are integers.
         target: which set of kernels serves the op; None decides by the device of each call.
 
     Call:
-        ``op(a, b)``
+        ``op(input, other)``
 
-        - a: ``[*A]``, any strides.
-        - b: ``[*B]``, dtype of `a`, any strides; the shapes broadcast.
+        - input: ``[*A]``, any strides.
+        - other: ``[*B]``, dtype of `input`, any strides; the shapes broadcast.
 
-        Returns `output`: the broadcast shape, dtype of `a`, contiguous.
+        Returns `output`: the broadcast shape, dtype of `input`, contiguous.
 
     Raises:
         CheckError: shapes do not broadcast, dtypes differ, or `alpha` does not fit the dtype; the message
@@ -42,25 +42,25 @@ class AddFwdOp(Op):
     ) -> None: ...
     def __call__(  # type: ignore[override]
         self,
-        a: torch.Tensor,
-        b: torch.Tensor,
+        input: torch.Tensor,
+        other: torch.Tensor,
     ) -> torch.Tensor:
         """Runs the op; the manifest declares the tensors.
 
         Args:
-            a: T [*A]
-            b: T [*B]
+            input: T [*A]
+            other: T [*B]
         """
     def forward(  # type: ignore[override]
         self,
-        a: torch.Tensor,
-        b: torch.Tensor,
+        input: torch.Tensor,
+        other: torch.Tensor,
     ) -> torch.Tensor:
         """Runs the op; the manifest declares the tensors.
 
         Args:
-            a: T [*A]
-            b: T [*B]
+            input: T [*A]
+            other: T [*B]
         """
 
 class SiluAndMulFwdOp(Op):

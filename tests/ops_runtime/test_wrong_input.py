@@ -68,7 +68,7 @@ WRONG_CALLS: list[tuple[Callable[[], Any], Callable[[], tuple], tuple[str, ...]]
     (lambda: SiluAndMulFwdOp(), lambda: (r(2, 7),), ("inputs.x", "7")),
     (lambda: SiluAndMulFwdOp(), lambda: (r(8),), ("inputs.x",)),
     (lambda: AddFwdOp(), lambda: (r(2, 3), r(2, 4)), ("broadcast", "3", "4")),
-    (lambda: AddFwdOp(), lambda: (r(2), ids(1, 2)), ("inputs.b", "int64")),
+    (lambda: AddFwdOp(), lambda: (r(2), ids(1, 2)), ("inputs.other", "int64")),
     (lambda: AddFwdOp(alpha=0.5), lambda: (ids(1, 2), ids(1, 2)), ("category", "0.5")),
 ]
 

@@ -14,22 +14,22 @@ from tileops.ops.gradients import Gradient
 
 
 class AddFwdOp(Op):
-    """Addition with broadcasting: ``output = a + alpha * b``.
+    """Addition with broadcasting: ``output = input + alpha * other``.
 
     Follows ``torch.add`` on operands of one dtype; low-precision floats are computed in float32 and rounded
     once.
 
     Args:
-        alpha: factor of `b`; an integer where the tensors are integers.
+        alpha: factor of `other`; an integer where the tensors are integers.
         target: which set of kernels serves the op; None decides by the device of each call.
 
     Call:
-        ``op(a, b)``
+        ``op(input, other)``
 
-        - a: ``[*A]``, any strides.
-        - b: ``[*B]``, dtype of `a`, any strides; the shapes broadcast.
+        - input: ``[*A]``, any strides.
+        - other: ``[*B]``, dtype of `input`, any strides; the shapes broadcast.
 
-        Returns `output`: the broadcast shape, dtype of `a`, contiguous.
+        Returns `output`: the broadcast shape, dtype of `input`, contiguous.
 
     Raises:
         CheckError: shapes do not broadcast, dtypes differ, or `alpha` does not fit the dtype; the message
@@ -49,4 +49,6 @@ class AddFwdOp(Op):
         super().__init__(target=target)
 
     def _call_spec(self, facts: CallFacts) -> AddCall:
-        return AddCall(a=facts["a"], b=facts["b"], output=facts["output"], alpha=self.alpha, device=facts.device)
+        return AddCall(
+            a=facts["input"], b=facts["other"], output=facts["output"], alpha=self.alpha, device=facts.device
+        )
