@@ -1,16 +1,17 @@
-"""Primitives against PyTorch, generators and predicates against what they state."""
+"""Primitives against PyTorch and against what they state."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tileops.manifest import adts
 from tileops.manifest.primitives import GENERATORS, PREDICATES, PRIMITIVES, DomainError
+from tileops.manifest.values import convert
 
 SHAPES = st.lists(st.integers(0, 3), max_size=4)
 
@@ -141,69 +142,35 @@ def test_lists() -> None:
         call("balanced_sizes", 10, 0)
 
 
-def generate(name: str, *arguments: Any, seed: int = 0) -> np.ndarray:
-    member = GENERATORS[name]
-    leading = [np.random.default_rng(seed)] if member.random else []
-    return member.function(*leading, *arguments)
+# rule: 001 "Primitives, generators and predicates are closed sets"; Tables 14 and 15
+def test_the_primitives() -> None:
+    general = "all broadcast category ceil_div coalesce_dtype len max min per_axis prod promote_int_to_float reduced"
+    lists, tests = "balanced_sizes repeat", "representable sum unique_axes valid_axes"
+    domain = "conv.out mhc.expansion moe.capacity pool.out"
+    assert sorted(PRIMITIVES) == sorted(f"{general} {lists} {tests} {domain}".split())
 
 
-def states(name: str, values: Any, *arguments: Any) -> bool:
-    return PREDICATES[name].function(np.asarray(values), *arguments)
-
-
-def test_deterministic_generators() -> None:
-    lengths = [3, 0, 2]
-    assert generate("as_tensor", lengths).tolist() == lengths
-    assert generate("prefix_sum", lengths).tolist() == [0, 3, 3, 5]
-    assert generate("exclusive_prefix_sum", lengths).tolist() == [0, 3, 3]
-    assert generate("packed_positions", lengths).tolist() == [0, 1, 2, 0, 1]
-    assert generate("token_indices", lengths).tolist() == [[0, 0], [0, 1], [0, 2], [2, 0], [2, 1]]
-    assert generate("chunk_indices", [5, 2], 2).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0]]
-    assert generate("chunk_offsets", [5, 2], 2).tolist() == [0, 3, 4]
-    assert generate("full", (2, 1), 7).tolist() == [[7], [7]]
-    with pytest.raises(DomainError, match="must not be negative"):
-        generate("prefix_sum", [-1])
-
-
+# rule: rules.md 1 "moe.capacity(layout,rows,experts)"
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("literal", "rows", "experts", "expected"),
     [
-        ("paged_block_table", (3, 4, 20)),
-        ("topk_ids", (5, 2, 8)),
-        ("random_ids", (3, 4, 9)),
-        ("sample_indices", (4, 9)),
+        ({"masked": {"max_m": 64}}, 100, 4, 256),
+        ({"contiguous": {"packing": "tight", "metadata_kind": "per_row", "alignment": 1}}, 100, 4, 100),
+        ({"contiguous": {"packing": "aligned", "metadata_kind": "per_row", "alignment": 16}}, 100, 4, 160),
+        ({"contiguous": {"packing": "aligned", "metadata_kind": "per_row", "alignment": 16}}, 0, 4, 64),
+        ({"contiguous": {"packing": "aligned", "metadata_kind": "physical_psum", "alignment": 16}}, 0, 0, 0),
     ],
 )
-def test_random_generators_repeat_and_declare_their_rank(name: str, arguments: tuple[int, ...]) -> None:
-    first, second = generate(name, *arguments), generate(name, *arguments)
-    assert np.array_equal(first, second)
-    assert first.ndim == GENERATORS[name].rank
-    assert not np.array_equal(first, generate(name, *arguments, seed=1))
+def test_moe_capacity(literal: dict[str, Any], rows: int, experts: int, expected: int) -> None:
+    layout = adts.lookup("MGroupedLayout")
+    assert layout is not None
+    assert call("moe.capacity", convert(literal, layout), rows, experts) == expected
 
 
-def test_pages_are_disjoint_where_the_pool_is_large_enough() -> None:
-    table = generate("paged_block_table", 3, 4, 12)
-    assert len(np.unique(table)) == 12
-    small = generate("paged_block_table", 3, 4, 5)
-    assert states("in_range", small, 0, 5)
-    assert all(len(set(row)) == 2 for row in generate("topk_ids", 50, 2, 3).tolist())
-
-
-def test_predicates() -> None:
-    assert states("prefix_offsets", [0, 2, 2, 5], 5)
-    assert not states("prefix_offsets", [0, 3, 2, 5], 5)
-    assert not states("prefix_offsets", [1, 5], 5)
-    assert not states("prefix_offsets", [0, 4], 5)
-    assert states("max_segment", [0, 2, 5], 3)
-    assert not states("max_segment", [0, 2, 5], 2)
-    assert states("in_range", [[0, 4]], 0, 5)
-    assert not states("in_range", [[0, 5]], 0, 5)
-    assert states("sums_to", [2, 3], 5)
-    assert states("exclusive_prefix_of", [0, 2], np.array([2, 3]))
-    assert not states("exclusive_prefix_of", [0, 3], np.array([2, 3]))
-    assert states("chunk_offsets_of", [0, 2, 3], np.array([0, 3, 5]), 2)
-    assert states("indices_within", [[0, 2], [1, 1]], np.array([0, 3, 5]))
-    assert not states("indices_within", [[1, 2]], np.array([0, 3, 5]))
+def test_capacity_domain() -> None:
+    layout = adts.ADTValue("MGroupedLayout", "masked", (("max_m", 2),))
+    with pytest.raises(DomainError, match=r"rows of moe\.capacity must not be negative, got -1"):
+        call("moe.capacity", layout, -1, 2)
 
 
 def test_every_member_is_documented() -> None:
