@@ -49,6 +49,27 @@ def test_a_recorded_application_starts_without_compiling(application, calls, tmp
     assert (again["compiled"], again["present"]) == (0, report["compiled"])
 
 
+def test_a_warm_deployment_packs_its_weights_without_compiling(tmp_path):
+    """Also without recorded calls: the rows of a matrix product are warmed with their weights packed too."""
+    report = tileops_json("warm", "GemmFwdOp", "--jobs", 2, cache=tmp_path)
+    assert report["failed"] == []
+    path = tmp_path / "serve.py"
+    path.write_text(
+        "import torch\n"
+        "from tileops import jit\n"
+        "from tileops.gemm import GemmFwdOp, pack\n"
+        "for dtype in (torch.float32, torch.bfloat16, torch.float16):\n"
+        "    w = torch.ones(96, 64, dtype=dtype)\n"
+        "    for w, trans_b in ((w, True), (w.t(), False)):\n"
+        "        held = pack(w, trans_b=trans_b)\n"
+        "        for m in (1, 16, 512):\n"
+        "            y = GemmFwdOp(trans_b=trans_b)(torch.ones(m, 64, dtype=dtype), w)\n"
+        "            assert held.is_current and ((y - 64).abs() < 1e-4).all()\n"
+        "print(jit.stats().compiled)\n"
+    )
+    assert script(path, cache=tmp_path, TILEOPS_JIT="forbid") == "0\n"
+
+
 def test_another_cpu_is_warmed_by_name(application, calls, tmp_path):
     run("warm", "--calls", calls, "--cpu", "generic", cache=tmp_path)
     assert script(application, cache=tmp_path, TILEOPS_JIT="forbid", TILEOPS_CPU="generic") == OUTPUT

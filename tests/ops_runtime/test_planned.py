@@ -33,6 +33,16 @@ def test_every_row_is_planned_or_refused_with_a_reason(entry, arch):
     assert programs
 
 
+def test_rows_are_planned_with_packed_weights_on_request():
+    op, cpu = op_class("GemmFwdOp"), device_for(None)
+    assert op is not None
+    plain, both = list(planned_calls(op, cpu)), list(planned_calls(op, cpu, packed=True))
+    assert {call.packed for call in plain if isinstance(call, PlannedCall)} == {None}
+    packed = [call for call in both if isinstance(call, PlannedCall) and call.packed is not None]
+    assert [call.case_id for call in packed] == [call.case_id for call in plain]
+    assert list(planned_calls(op, device_for("sm_90a"), packed=True)) == list(planned_calls(op, device_for("sm_90a")))
+
+
 def test_every_entry_answers_whether_it_has_a_class():
     without = [name for name, entry in manifest.load_all().items() if op_class(name) is None and entry.implemented]
     assert without == []

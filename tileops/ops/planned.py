@@ -18,6 +18,7 @@ from tileops import backend, manifest
 from tileops.backend import registry
 from tileops.errors import CheckError, DispatchError, OpNotAvailableError
 from tileops.kernels.base import CallSpec, DeviceFacts, Kernel, TensorSpec
+from tileops.kernels.gemm.gemm_cpu import packed_layout
 from tileops.manifest.workload import AbstractTensor, Call, cases
 from tileops.ops import dispatch, selection
 from tileops.ops.base import Op
@@ -65,7 +66,7 @@ def device_for(arch: str | None) -> DeviceFacts:
 
 
 def planned_calls(
-    op: type[Op], device: DeviceFacts, case_ids: Sequence[str] | None = None
+    op: type[Op], device: DeviceFacts, case_ids: Sequence[str] | None = None, *, packed: bool = False
 ) -> Iterator[PlannedCall | RefusedCall]:
     """Every call of the op's rows on `device`, with the kernel that would serve it.
 
@@ -73,10 +74,11 @@ def planned_calls(
         op: the operator's class.
         device: where the calls run.
         case_ids: only these cases.
+        packed: each call once more with its weight packed, where the op and the device know packs.
     """
     for row in cases(op.entry):
         if case_ids is None or row.case_id in case_ids:
-            yield from _plan(op, row, device)
+            yield from _plan(op, row, device, packed)
 
 
 def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[PlannedCall | RefusedCall]:
@@ -111,13 +113,17 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
     yield from _sites(instance, recorded.place, CallFacts(device, facts, checked.indices, recorded.packed))
 
 
-def _plan(op: type[Op], row: Call, device: DeviceFacts) -> Iterator[PlannedCall | RefusedCall]:
+def _plan(op: type[Op], row: Call, device: DeviceFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:
     values = torch_parameters(row.values)
     instance = op(**{name: values[name] for name in op.entry.signature.params})
     tensors = {**row.inputs, **row.outputs}
     names = (*op.entry.signature.inputs, *op.entry.signature.outputs)
     specs = {name: _spec(tensors.get(name), device) for name in names}
     yield from _sites(instance, row.case_id, CallFacts(device, specs, dict(row.indices)))
+    weight = specs.get(op._packed_input) if op._packed_input is not None else None
+    if packed and weight is not None and device.type == "cpu":
+        facts = CallFacts(device, specs, dict(row.indices), packed_layout(weight.dtype))
+        yield from _sites(instance, row.case_id, facts)
 
 
 def _sites(op: Op, case_id: str, facts: CallFacts) -> Iterator[PlannedCall | RefusedCall]:

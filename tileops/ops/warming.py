@@ -20,7 +20,6 @@ from tileops.jit import ArtifactKey, pool
 from tileops.jit.keys import key_for
 from tileops.jit.pool import Outcome, Task
 from tileops.jit.program import Program
-from tileops.kernels.base import DeviceFacts
 from tileops.ops import planned as planning
 from tileops.ops import recording
 from tileops.ops.base import Op
@@ -184,15 +183,12 @@ def needs(
     Raises:
         TileOpsError: as for `warm`.
     """
-    wanted = None if ops is None else [op_named(op) for op in ops]
-    recorded = None if calls is None else recording.read_calls(calls)
     programs: dict[tuple[Program, str], Need] = {}
     refused: list[tuple[str, str, str, str]] = []
     records: set[str] = set()
     for name in arch:
         with _planning_for(name, cpu) as label:
-            device = planning.device_for(name if name.startswith("sm_") else None)
-            for op, call in _planned(wanted, recorded, device, case_ids):
+            for op, call in planned(ops, calls=calls, case_ids=case_ids, arch=name):
                 if isinstance(call, RefusedCall):
                     refused.append((op, label, call.case_id, call.reason))
                     continue
@@ -201,6 +197,39 @@ def needs(
                 for program in programs_of(call):
                     programs.setdefault((program, label), Need(program, label, op, call.case_id))
     return Needs(tuple(programs.values()), frozenset(records), tuple(refused))
+
+
+def planned(
+    ops: Iterable[str | type[Op]] | None = None,
+    *,
+    calls: str | os.PathLike[str] | None = None,
+    case_ids: Sequence[str] | None = None,
+    arch: str = "native",
+) -> Iterator[tuple[str, PlannedCall | RefusedCall]]:
+    """The calls that `warm` would compile for, each with the name of its operator.
+
+    Args:
+        ops: operators, by class or name; by default all.
+        calls: a file of recorded calls; by default the manifest's cases.
+        case_ids: only these cases of the manifest.
+        arch: "native" (the CPU that ``TILEOPS_CPU`` chooses) or a compute capability.
+
+    Raises:
+        TileOpsError: an unknown operator, or a calls file that cannot be read.
+    """
+    wanted = None if ops is None else [op_named(op) for op in ops]
+    device = planning.device_for(arch if arch.startswith("sm_") else None)
+    if calls is not None:
+        names = None if wanted is None else {op.__name__ for op in wanted}
+        for line in recording.read_calls(calls):
+            if names is None or line.op in names:
+                for call in planning.replanned_calls(line, device):
+                    yield line.op, call
+        return
+    for op in _implemented() if wanted is None else wanted:
+        if any(device.type in kernel.devices for kernel in op.kernel_types.values()):
+            for call in planning.planned_calls(op, device, case_ids):
+                yield op.__name__, call
 
 
 def programs_of(call: PlannedCall) -> Iterator[Program]:
@@ -246,25 +275,6 @@ def _planning_for(arch: str, cpu: str | None) -> Iterator[str]:
         return
     with settings.scope(cpu=cpu or settings.current().cpu) as now:
         yield now.cpu
-
-
-def _planned(
-    wanted: list[type[Op]] | None,
-    recorded: list[recording.RecordedCall] | None,
-    device: DeviceFacts,
-    case_ids: Sequence[str] | None,
-) -> Iterator[tuple[str, PlannedCall | RefusedCall]]:
-    if recorded is not None:
-        names = None if wanted is None else {op.__name__ for op in wanted}
-        for line in recorded:
-            if names is None or line.op in names:
-                for call in planning.replanned_calls(line, device):
-                    yield line.op, call
-        return
-    for op in _implemented() if wanted is None else wanted:
-        if any(device.type in kernel.devices for kernel in op.kernel_types.values()):
-            for call in planning.planned_calls(op, device, case_ids):
-                yield op.__name__, call
 
 
 def _implemented() -> Iterator[type[Op]]:
