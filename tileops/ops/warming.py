@@ -188,7 +188,7 @@ def needs(
     records: set[str] = set()
     for name in arch:
         with _planning_for(name, cpu) as label:
-            for op, call in planned(ops, calls=calls, case_ids=case_ids, arch=name):
+            for op, call in planned(ops, calls=calls, case_ids=case_ids, arch=name, packed=True):
                 if isinstance(call, RefusedCall):
                     refused.append((op, label, call.case_id, call.reason))
                     continue
@@ -205,14 +205,16 @@ def planned(
     calls: str | os.PathLike[str] | None = None,
     case_ids: Sequence[str] | None = None,
     arch: str = "native",
+    packed: bool = False,
 ) -> Iterator[tuple[str, PlannedCall | RefusedCall]]:
-    """The calls that `warm` would compile for, each with the name of its operator.
+    """Calls to compile or tune for, each with the name of its operator.
 
     Args:
         ops: operators, by class or name; by default all.
         calls: a file of recorded calls; by default the manifest's cases.
         case_ids: only these cases of the manifest.
         arch: "native" (the CPU that ``TILEOPS_CPU`` chooses) or a compute capability.
+        packed: the manifest's cases with packed weights too. (A calls file knows which weights were packed.)
 
     Raises:
         TileOpsError: an unknown operator, or a calls file that cannot be read.
@@ -228,7 +230,7 @@ def planned(
         return
     for op in _implemented() if wanted is None else wanted:
         if any(device.type in kernel.devices for kernel in op.kernel_types.values()):
-            for call in planning.planned_calls(op, device, case_ids):
+            for call in planning.planned_calls(op, device, case_ids, packed=packed):
                 yield op.__name__, call
 
 
