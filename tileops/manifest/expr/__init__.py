@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tileops.manifest.expr.evaluation import NAMESPACE, EvaluationError, evaluate, render
 from tileops.manifest.expr.folding import Facts, fold
-from tileops.manifest.expr.inference import Scope, infer
+from tileops.manifest.expr.inference import Scope, infer, narrow
 from tileops.manifest.expr.syntax import (
     Application,
     Axis,
@@ -38,6 +38,7 @@ __all__ = [
     "evaluate",
     "fold",
     "infer",
+    "narrow",
     "parse",
     "parse_shape",
     "render",
