@@ -48,6 +48,14 @@ def script(path: Path, *arguments: object, cache: Path | None = None, code: int 
     return done.stderr if code else done.stdout
 
 
+SMALL_APPLICATION = """
+import torch
+from tileops.norm import RMSNormFwdOp
+
+print(RMSNormFwdOp(normalized_shape=(64,), eps=0.0)(torch.full((3, 64), 2.0), torch.ones(64)).sum().item())
+"""
+"""One operator; it prints ``192.0``."""
+
 APPLICATION = """
 import torch
 from tileops.elementwise import SiluAndMulFwdOp

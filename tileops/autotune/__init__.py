@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tileops.autotune.policy import config_for, lookup, tuning_refusal
     from tileops.autotune.report import KernelReport, Report
-    from tileops.autotune.session import tune
+    from tileops.autotune.session import on_tune, tune
     from tileops.autotune.space import TileSpace
 
-__all__ = ["KernelReport", "Report", "TileSpace", "config_for", "lookup", "tune", "tuning_refusal"]
+__all__ = ["KernelReport", "Report", "TileSpace", "config_for", "lookup", "on_tune", "tune", "tuning_refusal"]
 
 _HOMES = {
     "KernelReport": "report",
@@ -23,6 +23,7 @@ _HOMES = {
     "TileSpace": "space",
     "config_for": "policy",
     "lookup": "policy",
+    "on_tune": "session",
     "tune": "session",
     "tuning_refusal": "policy",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,22 @@ class Report:
         if self.note:
             lines.append(self.note)
         return "\n".join(lines)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draws time against each tile parameter, one row of axes for each kernel, and writes the picture to `path`.
+
+        Every measured point is a dot at its time over the default's; the chosen config is marked.
+
+        Args:
+            path: the file; its suffix chooses the format (png, svg, pdf, ...).
+
+        Raises:
+            TuningError: nothing was measured, or matplotlib is not installed.
+            OSError: the file cannot be written.
+        """
+        from tileops.autotune.plots import draw
+
+        draw(self.kernels, path)
 
     def __str__(self) -> str:
         return self.table()

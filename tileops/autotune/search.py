@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import random
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tileops.autotune import study
 from tileops.autotune.problem import config_text
 from tileops.autotune.record import Point
 from tileops.autotune.space import Config, TileSpace
@@ -35,12 +36,20 @@ class Search(Protocol):
 
     known: list[Point]
 
-    def ask(self, count: int) -> list[dict[str, Any]]:
-        """Up to `count` configs that have not been proposed or known; fewer where the search is done."""
+    def ask(self, count: int, patience: float = 0.0) -> list[dict[str, Any]]:
+        """Up to `count` configs that have not been proposed or known; fewer where the search is done.
+
+        Where nothing is left but what other processes are working on, waits up to `patience` seconds for these, and
+        proposes again what a process that died had begun.
+        """
         ...
 
     def tell(self, point: Point) -> None:
         """Reports what became of a proposed config."""
+        ...
+
+    def close(self) -> None:
+        """Leaves what was proposed and not reported to others."""
         ...
 
 
@@ -53,18 +62,21 @@ class Enumeration:
         fresh = (config for config in points if config_text(config) not in skip)
         self._fresh = iter(list(islice(fresh, limit)))
 
-    def ask(self, count: int) -> list[dict[str, Any]]:
+    def ask(self, count: int, patience: float = 0.0) -> list[dict[str, Any]]:
         return list(islice(self._fresh, count))
 
     def tell(self, point: Point) -> None:
         """An enumeration does not learn."""
+
+    def close(self) -> None:
+        """An enumeration shares nothing."""
 
 
 class TpeSearch:
     """Optuna's tree-structured Parzen estimator over the valid points, without repeats.
 
     The objective is the time over the default's, so trials of several sessions and machines of one kind
-    compare.
+    compare. In a database any number of processes search one study together: `trials` counts for all of them.
 
     Args:
         points: all valid points.
@@ -74,6 +86,9 @@ class TpeSearch:
         seed: of the sampler.
         name: of the study.
         storage: an Optuna storage URL, or the path of a journal file.
+
+    Raises:
+        TuningError: the database of `storage` cannot be used.
     """
 
     def __init__(
@@ -91,39 +106,38 @@ class TpeSearch:
         self._space = space
         self._valid = {config_text(config): config for config in points}
         self._random = random.Random(seed)
+        self._trials = trials
         # A parameter's values are offered by index: Optuna accepts no tuples, and takes True for 1.
         self._distributions: dict[str, Any] = {
             parameter: optuna.distributions.CategoricalDistribution(tuple(range(len(values))))
             for parameter, values in space.parameters.items()
         }
-        with _quiet(optuna):
-            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=10)
-            self._study = optuna.create_study(
-                study_name=name,
-                storage=_open_storage(optuna, storage),
-                sampler=sampler,
-                load_if_exists=True,
-                direction="minimize",
-            )
-            studied = self._studied(optuna)
-            recorded = {point.text: point for point in known if point.text in self._valid}
-            for text, point in recorded.items():
-                if text not in studied:
-                    self._add(optuna, point)
-        self.known = list({**studied, **recorded}.values())
-        self._taken = studied.keys() | recorded.keys()
-        self._left = trials - len(self._taken)
         self._open: dict[str, optuna.Trial] = {}
+        self._heart: study.Heart | None = None
+        recorded = {point.text: point for point in known if point.text in self._valid}
+        with study.quiet():
+            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=10)
+            opened = study.open_storage(storage)
+            self._study = optuna.create_study(
+                study_name=name, storage=opened, sampler=sampler, load_if_exists=True, direction="minimize"
+            )
+            if study.is_shared(storage):
+                self._heart = study.Heart(opened, name)
+            self._recorded = recorded
+            self._refresh()
+            for text, point in recorded.items():
+                if text not in self._studied:
+                    self._add(point)
+            self._refresh()
 
-    def ask(self, count: int) -> list[dict[str, Any]]:
-        import optuna
-
-        proposed: list[dict[str, Any]] = []
-        with _quiet(optuna):
-            while len(proposed) < count and self._left > 0 and len(self._taken) < len(self._valid):
-                proposed.append(self._propose(optuna))
-                self._left -= 1
-        return proposed
+    def ask(self, count: int, patience: float = 0.0) -> list[dict[str, Any]]:
+        until = time.monotonic() + patience
+        with study.quiet():
+            while True:
+                proposed = self._propose_some(count)
+                if proposed or not self._elsewhere or time.monotonic() >= until:
+                    return proposed
+                time.sleep(0.5)
 
     def tell(self, point: Point) -> None:
         import optuna
@@ -131,19 +145,63 @@ class TpeSearch:
         trial = self._open.pop(point.text, None)
         if trial is None:
             return
-        with _quiet(optuna):
-            if point.ok:
-                trial.set_user_attr("seconds", point.seconds)
-                self._study.tell(trial, point.ratio)
+        with study.quiet():
+            try:
+                if point.ok:
+                    trial.set_user_attr("seconds", point.seconds)
+                    self._study.tell(trial, point.ratio)
+                else:
+                    trial.set_user_attr("outcome", point.outcome)
+                    trial.set_user_attr("cause", point.cause)
+                    self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            except (ValueError, optuna.exceptions.UpdateFinishedTrialError) as error:
+                # Taken for dead (a suspended machine, a database that was away): another process does it again.
+                log.warning("trial %d of a shared study was given up by others: %s", trial.number, error)
+            if self._heart is not None:
+                self._heart.close_trial(trial.number)
+
+    def close(self) -> None:
+        import optuna
+
+        with study.quiet():
+            for trial in self._open.values():
+                # Cut off by the budget: another session may measure it.
+                self._study.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+        self._open.clear()
+        if self._heart is not None:
+            self._heart.stop()
+
+    def _propose_some(self, count: int) -> list[dict[str, Any]]:
+        import optuna
+
+        if self._heart is not None:
+            optuna.storages.fail_stale_trials(self._study)
+            self._refresh()
+        proposed = [self._take(trial) for trial in self._again(count)]
+        while len(proposed) < count and self._left > 0 and len(self._taken) < len(self._valid):
+            proposed.append(self._propose())
+        return proposed
+
+    def _again(self, count: int) -> Iterator[optuna.Trial]:
+        """The trials of dead processes, which Optuna has queued."""
+        import optuna
+
+        for _ in range(count):
+            if not self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
+                return
+            trial = self._study.ask(self._distributions)
+            text = config_text(self._config(trial.params))
+            if text in self._valid and text not in self._studied and text not in self._open:
+                yield trial
             else:
-                trial.set_user_attr("outcome", point.outcome)
                 self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
-    def _propose(self, optuna: Any) -> dict[str, Any]:
+    def _propose(self) -> dict[str, Any]:
+        import optuna
+
         for _ in range(_TRIES):
             trial = self._study.ask(self._distributions)
-            config = self._config(trial.params)
-            text = config_text(config)
+            text = config_text(self._config(trial.params))
             if text in self._valid and text not in self._taken:
                 break
             # A failed trial does not attract the sampler, so it looks elsewhere the next time.
@@ -152,35 +210,64 @@ class TpeSearch:
             text = self._random.choice([text for text in self._valid if text not in self._taken])
             self._study.enqueue_trial(self._indices(self._valid[text]))
             trial = self._study.ask(self._distributions)
-            config = self._config(trial.params)
-            text = config_text(config)
+        return self._take(trial)
+
+    def _take(self, trial: optuna.Trial) -> dict[str, Any]:
+        config = self._config(trial.params)
+        text = config_text(config)
         self._taken.add(text)
+        self._left -= 1
         self._open[text] = trial
+        if self._heart is not None:
+            self._heart.open(trial.number)
         return config
 
-    def _studied(self, optuna: Any) -> dict[str, Point]:
-        """The points that the study holds already, measured by this process or by others."""
-        found = {}
-        for trial in self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
-            config = self._config(trial.params)
-            if config_text(config) in self._valid:
-                seconds = trial.user_attrs.get("seconds", math.nan)
-                found[config_text(config)] = Point(config, "ok", seconds, trial.values[0])
-        return found
+    def _refresh(self) -> None:
+        """Reads what the study holds, from this process and others: what is measured, and what is under way."""
+        import optuna
 
-    def _add(self, optuna: Any, point: Point) -> None:
-        failed = optuna.trial.TrialState.FAIL
+        state = optuna.trial.TrialState
+        measured: dict[str, Point] = {}
+        running: set[str] = set()
+        for trial in self._study.get_trials(deepcopy=False, states=(state.COMPLETE, state.FAIL, state.RUNNING)):
+            config = self._config(trial.params)
+            text = config_text(config)
+            if text not in self._valid:
+                continue
+            if trial.state == state.RUNNING:
+                running.add(text)
+            elif trial.state == state.COMPLETE:
+                measured[text] = Point(config, "ok", trial.user_attrs.get("seconds", math.nan), trial.values[0])
+            elif "outcome" in trial.user_attrs:
+                outcome, cause = trial.user_attrs["outcome"], trial.user_attrs.get("cause", "")
+                measured.setdefault(text, Point(config, outcome, cause=cause))
+        self._studied = measured
+        self._elsewhere = running - measured.keys() - self._open.keys()
+        self.known = list({**measured, **self._recorded}.values())
+        self._taken = {*measured, *self._recorded, *self._elsewhere, *self._open}
+        self._left = self._trials - len(self._taken)
+
+    def _add(self, point: Point) -> None:
+        import optuna
+
+        state = optuna.trial.TrialState.COMPLETE if point.ok else optuna.trial.TrialState.FAIL
+        attributes = {"seconds": point.seconds} if point.ok else {"outcome": point.outcome, "cause": point.cause}
         self._study.add_trial(
             optuna.trial.create_trial(
                 params=self._indices(point.config),
                 distributions=self._distributions,
                 value=point.ratio if point.ok else None,
-                state=optuna.trial.TrialState.COMPLETE if point.ok else failed,
+                state=state,
+                user_attrs=attributes,
             )
         )
 
     def _config(self, indices: Config) -> dict[str, Any]:
-        return {name: values[indices[name]] for name, values in self._space.parameters.items() if name in indices}
+        return {
+            name: values[indices[name]]
+            for name, values in self._space.parameters.items()
+            if name in indices and indices[name] < len(values)
+        }
 
     def _indices(self, config: Config) -> dict[str, int]:
         return {
@@ -189,27 +276,3 @@ class TpeSearch:
             )
             for name, values in self._space.parameters.items()
         }
-
-
-def _open_storage(optuna: Any, storage: str | Path) -> Any:
-    if isinstance(storage, str):
-        return storage
-    from optuna.storages.journal import JournalFileBackend
-
-    try:
-        storage.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return optuna.storages.JournalStorage(JournalFileBackend(str(storage)))
-    except Exception as error:  # a damaged or unwritable journal: search without one
-        log.warning("the study is not kept: cannot use %s (%s)", storage, error)
-        return None
-
-
-@contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
-    """Keeps Optuna from printing a line for each trial; the caller's verbosity comes back."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)

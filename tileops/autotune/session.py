@@ -9,13 +9,16 @@ so that runs agree.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from tileops import settings
 from tileops.autotune.measure import Measurer, ProcessMeasurer, Result
@@ -25,11 +28,16 @@ from tileops.autotune.progress import Listener, Progress, StderrLine
 from tileops.autotune.record import Point, Record, RecordStore, default_records, environment
 from tileops.autotune.report import KernelReport, Report
 from tileops.autotune.search import ENUMERATED, Enumeration, Search, TpeSearch
+from tileops.autotune.study import is_shared
 from tileops.errors import TuningError
-from tileops.jit.artifact import ArtifactKey
+from tileops.jit.artifact import ArtifactKey, canonical_json
 from tileops.jit.store import default_store
 
 log = logging.getLogger("tileops.autotune")
+
+Effort = Literal["quick", "full"]
+EFFORTS: dict[Effort, tuple[float, int | None]] = {"quick": (15.0, 16), "full": (60.0, None)}
+"""Seconds, and points to measure; None: all of a small space, 64 of a large one."""
 
 _TIE = 0.02  # configs this close to the fastest are equal, and the first of them is taken
 _SPREAD = 0.3  # a quieter half that spreads wider than this is no measurement
@@ -72,10 +80,12 @@ def tune(
     call: Any,
     *,
     op: str = "",
-    budget: float = 60.0,
+    effort: Effort = "full",
+    budget: float | None = None,
     trials: int | None = None,
     seed: int = 0,
     jobs: int | None = None,
+    storage: str | Path | None = None,
     progress: bool | Listener = False,
     outputs: Sequence[str] | None = None,
     updated: Sequence[str] = (),
@@ -93,10 +103,15 @@ def tune(
         kernel: a kernel class with a `tile_space`.
         call: its call spec.
         op: name of the operator, for the record.
+        effort: what `budget` and `trials` are by default: "quick" is 15 s and at most 16 points, "full" 60 s and every
+            point of a small space, 64 of a large one.
         budget: seconds that the search may take.
-        trials: points to measure in all; by default every point of a small space, 64 of a large one.
+        trials: points to measure in all.
         seed: of the sampler and of the tensors' contents.
         jobs: processes that compile at a time; by default up to 4, one for each CPU.
+        storage: where Optuna keeps the study: the path of a journal file, or the URL of a database that several
+            processes and machines share (``postgresql://...``); by default as ``TILEOPS_TUNE_STORAGE`` says, else a
+            journal file in the cache directory.
         progress: True writes to stderr, a function receives `progress.Progress` objects.
         outputs: tensors that a launch writes (see `Problem.of`).
         updated: tensors that a launch reads and writes.
@@ -109,8 +124,10 @@ def tune(
 
     Raises:
         TuningError: the default config failed, so there is nothing to compare with; the first three causes
-            are named.
+            are named. Or `storage` cannot be used.
     """
+    budget = EFFORTS[effort][0] if budget is None else budget
+    trials = EFFORTS[effort][1] if trials is None else trials
     if kernel.tile_space is None:
         return Report(note=f"{kernel.__qualname__} has no tile parameters")
     facts = _Facts(kernel, call, op, record_key(kernel, call), dict(kernel.default_config(call)))
@@ -119,32 +136,57 @@ def tune(
         log.warning("%s runs with its default config: no tuning under %s", kernel.__qualname__, reason)
         return Report((facts.unmeasured(f"no tuning under {reason}"),))
     records = records or default_records()
+    storage = storage or settings.current().tune_storage
     listener = StderrLine() if progress is True else progress or None
+    # One process of this machine searches and the others wait for its record, unless they share the search.
+    turn = nullcontext() if storage and is_shared(storage) else records.disk.lock(facts.key.digest)
+    search: Search | None = None
     try:
-        with records.disk.lock(facts.key.digest):
+        with turn:
             record = records.get(facts.key, fresh=True)
             known = _still_known(record)
-            search = _search(facts, known, trials, seed, records)
+            search = _search(facts, known, trials, seed, storage or records.root / "studies.log", storage is not None)
             first = search.ask(1)
             if not first and record is not None:
-                return Report((facts.recorded(record),))
+                return _done(facts.recorded(record))
             if measurer is None:
                 problem = Problem.of(kernel, call, outputs=outputs, updated=updated, values=values, seed=seed)
                 measurer = ProcessMeasurer(problem, default_store(), jobs)
-            try:
-                session = _Session(facts, search, measurer, budget, trials, listener)
-                result = session.run(first)
-                if result.persisted:
-                    points = tuple(result.points)
-                    made = Record(result.best, result.default, points, op, environment())
-                    measurer.publish(result.best)
-                    records.put(facts.key, made)
-            finally:
-                measurer.close()
+            session = _Session(facts, search, measurer, budget, trials, listener)
+            result = session.run(first)
+            if result.persisted:
+                points = tuple(result.points)
+                made = Record(result.best, result.default, points, op, environment())
+                measurer.publish(result.best)
+                records.put(facts.key, made)
     finally:
+        if measurer is not None:
+            measurer.close()
+        if search is not None:
+            search.close()
         if isinstance(listener, StderrLine):
             listener.close()
     log.info("%s", result.summary())
+    return _done(result)
+
+
+def on_tune(hook: Callable[[KernelReport], None]) -> Callable[[], None]:
+    """Calls `hook` with the result of each tuned kernel, in that thread, until the returned function is called."""
+    _hooks.append(hook)
+
+    def stop() -> None:
+        if hook in _hooks:
+            _hooks.remove(hook)
+
+    return stop
+
+
+_hooks: list[Callable[[KernelReport], None]] = []
+
+
+def _done(result: KernelReport) -> Report:
+    for hook in tuple(_hooks):
+        hook(result)
     return Report((result,))
 
 
@@ -201,21 +243,23 @@ def _still_known(record: Record | None) -> tuple[Point, ...]:
     return tuple(point for point in record.points if point.ok or same)
 
 
-def _search(facts: _Facts, known: Sequence[Point], trials: int | None, seed: int, records: RecordStore) -> Search:
+def _search(
+    facts: _Facts, known: Sequence[Point], trials: int | None, seed: int, storage: str | Path, chosen: bool
+) -> Search:
     space = facts.kernel.tile_space
     points = [config for config in space.points(facts.call) if config != facts.default]
-    storage = settings.current().tune_storage
-    if len(points) < ENUMERATED and storage is None:
+    if len(points) < ENUMERATED and not chosen:
         return Enumeration(points, known, None if trials is None else max(0, trials - 1))
-    name = f"{facts.kernel.__qualname__}-{facts.key.digest[:16]}"
+    # Optuna wants the same values of a parameter in every trial of a study; records carry over what was measured.
+    values = hashlib.sha256(canonical_json(list(space.parameters.items())).encode()).hexdigest()
     return TpeSearch(
         points,
         space,
         known,
         trials=min(trials or ENUMERATED, len(points) + 1) - 1,
         seed=seed,
-        name=name,
-        storage=storage or records.root / "studies.log",
+        name=f"{facts.kernel.__qualname__}-{facts.key.digest[:16]}-{values[:8]}",
+        storage=storage,
     )
 
 
@@ -261,7 +305,11 @@ class _Session:
         proposed = first + self._search.ask(batch - len(first))
         while proposed and self._left() > 0:
             self._measure(proposed)
-            proposed = self._search.ask(batch)
+            proposed = self._search.ask(batch, patience=self._left())
+        # What other processes of a shared study have measured meanwhile competes as well.
+        for point in self._search.known:
+            self._points.setdefault(point.text, point)
+        self._points.pop(config_text(self._facts.default), None)
         cut_off = self._left() <= 0
         self._end = self._start + self._budget
         note, best = self._confirm()

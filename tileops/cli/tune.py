@@ -2,56 +2,110 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tileops.cli import catalogue
 from tileops.cli.console import JsonFlag, output, print_json, usage_error
 
+if TYPE_CHECKING:
+    from tileops.kernels.base import CallSpec, Kernel
+
 
 def command(
-    op: Annotated[str, typer.Argument(help="Operator.")],
+    ops: Annotated[list[str] | None, typer.Argument(metavar="[OP]...", help="Operators (default: all).")] = None,
     case: Annotated[
         list[str] | None,
-        typer.Option("--case", help="Case id (repeatable; default: every case of the operator)."),
+        typer.Option("--case", help="Case id of one operator (repeatable; default: every case)."),
     ] = None,
+    calls: Annotated[
+        Path | None, typer.Option("--calls", help="Tune for the recorded calls of this file instead of the cases.")
+    ] = None,
+    effort: Annotated[
+        Literal["quick", "full"], typer.Option("--effort", help="quick: 15 s and 16 points for each problem.")
+    ] = "full",
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Most points to measure.")] = None,
-    budget: Annotated[float, typer.Option("--budget", min=1.0, help="Seconds for each problem.")] = 60.0,
+    budget: Annotated[
+        float | None, typer.Option("--budget", min=1.0, help="Seconds for each problem (default: 60, quick 15).")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Compile processes; 0: one for each core, at most 4.")] = 0,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="Optuna storage: postgresql://... lets many machines tune one study."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the search.")] = 0,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw parameters against time into this file.")] = None,
     progress: Annotated[bool, typer.Option(help="Show where the search stands.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure tile parameters for an operator's cases; later processes use what was found."""
+    """Measure tile parameters for operators' cases, or for recorded calls; later processes use what was found."""
     from tileops.autotune import Report, tune
-    from tileops.ops.planned import RefusedCall, device_for, planned_calls
 
-    entry = catalogue.find_entry(op)
-    cls = catalogue.op_class(entry)
-    if cls is None:
-        raise usage_error(f"{entry.name} is {entry.status}: it has no kernel to tune")
-    planned = list(planned_calls(cls, device_for(_arch()), case))
-    missing = set(case or ()) - {call.case_id for call in planned}
-    if missing:
-        raise usage_error(f"{entry.name} has no case {sorted(missing)[0]!r}; `tileops show {entry.name}` lists them")
-    tunable = [call for call in planned if not isinstance(call, RefusedCall) and call.kernel.tile_space is not None]
-    if not tunable:
-        raise usage_error(f"{entry.name}: the kernels of these cases have no tile parameters")
+    if case and (not ops or len(ops) != 1):
+        raise usage_error("--case needs exactly one operator")
+    if case and calls is not None:
+        raise usage_error("--case and --calls exclude each other")
+    names = [catalogue.find_entry(name).name for name in ops] if ops else None
     reports = [
-        tune(call.kernel, call.call, op=entry.name, budget=budget, trials=trials, seed=seed, progress=progress)
-        for call in tunable
+        tune(
+            kernel,
+            call,
+            op=op,
+            effort=effort,
+            budget=budget,
+            trials=trials,
+            seed=seed,
+            jobs=jobs or None,
+            storage=storage,
+            progress=progress,
+        )
+        for op, kernel, call in _problems(names, case, calls)
     ]
     report = Report.merge(reports)
+    if plot is not None:
+        report.plot(plot)
     if as_json:
         print_json(report.to_dict())
         return
     output().print(report.table(), highlight=False, markup=False, soft_wrap=True)
+    if len(report.kernels) > 1:
+        output().print(f"geometric mean of the speed-ups: {report.speedup:.2f}x", highlight=False)
 
 
-def _arch() -> str | None:
+def _problems(
+    names: list[str] | None, case: list[str] | None, calls: Path | None
+) -> list[tuple[str, type[Kernel], CallSpec]]:
+    """What there is to tune as (operator, kernel, call), each tuning problem once.
+
+    Raises:
+        typer.BadParameter: there is no such case, or nothing with tile parameters.
+    """
+    from tileops.autotune.problem import record_key
+    from tileops.ops.planned import RefusedCall
+    from tileops.ops.warming import planned
+
+    known: set[str] = set()
+    found: dict[str, tuple[str, type[Kernel], CallSpec]] = {}
+    for op, call in planned(names, calls=calls, case_ids=case, arch=_arch()):
+        known.add(call.case_id)
+        if not isinstance(call, RefusedCall) and call.kernel.tile_space is not None:
+            found.setdefault(record_key(call.kernel, call.call).digest, (op, call.kernel, call.call))
+    missing = set(case or ()) - known
+    if names and missing:
+        raise usage_error(f"{names[0]} has no case {min(missing)!r}; `tileops show {names[0]}` lists them")
+    if not found:
+        what = ", ".join(names) if names else "all operators"
+        raise usage_error(f"{what}: no kernel of these calls has tile parameters")
+    return list(found.values())
+
+
+def _arch() -> str:
+    """The architecture to tune on: this machine's GPU, if it has one."""
     import torch
 
     if not torch.cuda.is_available():
-        return None
+        return "native"
     major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
+    return f"sm_{major}{minor}" + ("a" if major == 9 else "")
