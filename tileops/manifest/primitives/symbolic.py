@@ -94,6 +94,14 @@ def conjunction(conditions: Iterable[Any]) -> Any:
     return found
 
 
-def square_root(value: Any) -> int:
-    """The integer square root. A symbolic value is fixed to its hint: the result sizes a tensor."""
+def square_root(value: Any) -> Any:
+    """The integer square root. A symbolic value is fixed to its hint, since the result sizes a tensor; without one the
+    result stays symbolic.
+    """
+    if not is_plain(value):
+        import torch
+        from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+        if has_free_unbacked_symbols(value):
+            return torch.sym_int(torch.sym_sqrt(value))
     return math.isqrt(int(value))
