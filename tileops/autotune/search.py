@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -76,7 +77,8 @@ class TpeSearch:
     """Optuna's tree-structured Parzen estimator over the valid points, without repeats.
 
     The objective is the time over the default's, so trials of several sessions and machines of one kind
-    compare. In a database any number of processes search one study together: `trials` counts for all of them.
+    compare. In a database any number of processes search one study together, each with a random sequence of its own:
+    `trials` counts for all of them, give or take what they ask for at the same moment.
 
     Args:
         points: all valid points.
@@ -115,6 +117,8 @@ class TpeSearch:
         self._open: dict[str, optuna.Trial] = {}
         self._heart: study.Heart | None = None
         recorded = {point.text: point for point in known if point.text in self._valid}
+        if study.is_shared(storage):
+            seed ^= int.from_bytes(os.urandom(4), "little")  # equal seeds would propose the same points at once
         with study.quiet():
             sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=10)
             opened = study.open_storage(storage)
@@ -180,7 +184,25 @@ class TpeSearch:
         proposed = [self._take(trial) for trial in self._again(count)]
         while len(proposed) < count and self._left > 0 and len(self._taken) < len(self._valid):
             proposed.append(self._propose())
-        return proposed
+        return proposed if self._heart is None else self._without_doubles(proposed)
+
+    def _without_doubles(self, proposed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """`proposed` without what another process asked for at the same moment; the trial that came first stays."""
+        import optuna
+
+        state = optuna.trial.TrialState
+        first: dict[str, int] = {}
+        for trial in self._study.get_trials(deepcopy=False, states=(state.RUNNING, state.COMPLETE)):
+            first.setdefault(config_text(self._config(trial.params)), trial.number)
+        kept = []
+        for config in proposed:
+            text = config_text(config)
+            trial = self._open[text]
+            if first.get(text, trial.number) >= trial.number:
+                kept.append(config)
+                continue
+            self._study.tell(self._open.pop(text), state=state.FAIL)
+        return kept
 
     def _again(self, count: int) -> Iterator[optuna.Trial]:
         """The trials of dead processes, which Optuna has queued."""
