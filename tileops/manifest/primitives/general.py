@@ -16,7 +16,6 @@ from tileops.manifest.primitives.registry import DomainError, Formal, count, pri
 from tileops.manifest.primitives.symbolic import (
     choose,
     conjunction,
-    is_plain,
     largest,
     require,
     smallest,
@@ -55,22 +54,23 @@ def _axes(dim: int | Sequence[int] | None, rank: int) -> list[int]:
 @primitive("broadcast", Formal("shapes", k.SHAPE), result=k.SHAPE, variadic=True)
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The shape that `shapes` broadcast to, by PyTorch's rule."""
-    rank = max(len(shape) for shape in shapes)
+    rank = max(map(len, shapes))
     result: list[int] = [1] * rank
     for shape in shapes:
-        for axis, size in enumerate(shape, start=rank - len(shape)):
+        axis = rank - len(shape)
+        for size in shape:
             current = result[axis]
-            if is_plain(size) and size == 1:
-                continue
-            if is_plain(current) and current == 1:
+            if type(current) is int and current == 1:
                 result[axis] = size
-                continue
-            same = current == size
-            if same is not True:  # a symbolic size is taken not to be 1, as torch takes it
-                listed = " and ".join(str(list(item)) for item in shapes)
-                require(same, f"shapes {listed} do not broadcast: axis {axis - rank} has sizes {current} and {size}")
-            if is_plain(size):
-                result[axis] = size
+            elif type(size) is not int or size != 1:
+                same = current == size
+                if same is not True:  # a symbolic size is taken not to be 1, as torch takes it
+                    listed = " and ".join(str(list(item)) for item in shapes)
+                    where = f"axis {axis - rank} has sizes {current} and {size}"
+                    require(same, f"shapes {listed} do not broadcast: {where}")
+                if type(size) is int:
+                    result[axis] = size
+            axis += 1
     return tuple(result)
 
 

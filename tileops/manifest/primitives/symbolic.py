@@ -13,10 +13,12 @@ from typing import Any
 
 from tileops.manifest.primitives.registry import DomainError
 
+_PLAIN = (int, float)
+
 
 def is_plain(value: Any) -> bool:
     """Whether a value is a Python number, not a symbolic one."""
-    return isinstance(value, int | float)
+    return isinstance(value, _PLAIN)
 
 
 def is_symbolic(value: Any) -> bool:
