@@ -89,34 +89,46 @@ def dot(
 
 
 def panels(
-    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, prefetch: int, ahead_bytes: int
+    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, ahead_bytes: int
 ) -> Callable[..., None]:
-    """Body: unit `u` is NV panels of a packed weight, for all rows of A.
+    """Body: unit `u` is one panel of a packed weight, for all rows of A.
+
+    A thread's panels are cut into NV runs, over which it advances side by side: NV streams that stay in order from
+    beginning to end are what the memory serves fastest, and the address a little ahead in a stream is always one that
+    will be needed. Panels that are left over are taken together. Either way a column is summed in the same order.
 
     Rows of A are dense; where B holds pairs, they have an even number of elements (the last may be padding).
-    For the arguments see `dot`; `ahead_bytes`, if not 0, is how far ahead each panel itself is fetched.
+    For the other arguments see `dot`.
+
+    Args:
+        NV: panels at a time.
+        unroll: lines of each panel side by side.
+        ahead_bytes: how far before its use each stream is fetched.
     """
     size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
     paired = _forms.raw_form(dtype) == "pairs"
     per_line = 2 if paired else 1
-    width, line_bytes = NV * _forms.COLUMNS, _forms.LINE
+    width, line_bytes = _forms.COLUMNS, _forms.LINE
 
     @lang.tile(
-        "a: i64, lda: i64, rows: i64, b: i64, stride: i64, columns: i64, steps: i64, d: i64, ldd: i64, ahead: i64"
+        "a: i64, lda: i64, rows: i64, b: i64, stride: i64, apart: i64, panels: i64, columns: i64, steps: i64, "
+        "d: i64, ldd: i64"
     )
     def multiply(
-        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, columns: Any, steps: Any, d: Any, ldd: Any,
-        ahead: Any,
+        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, apart: Any, panels: Any, columns: Any, steps: Any,
+        d: Any, ldd: Any,
     ) -> None:  # fmt: skip
-        per_panel = _forms.COLUMNS // t.LANES
+        per_panel = width // t.LANES
         vectors = NV * per_panel
         count = MT * vectors
         lefts = [a + lda * t.min(rows - 1, i) for i in range(MT)]
+        # Streams beyond the last panel repeat it; their sums are not stored.
+        streams = [b + stride * (apart * t.min(panels - 1, j)) for j in range(NV)]
 
         def add(k: Any, total: list[Any]) -> list[Any]:
-            line = b + k * line_bytes
             right = [
-                t.load_words(line + stride * (j // per_panel) + (j % per_panel) * (t.LANES * 4)) for j in range(vectors)
+                t.load_words(streams[j // per_panel] + k * line_bytes + (j % per_panel) * (t.LANES * 4))
+                for j in range(vectors)
             ]
             if paired and not native_pairs:
                 halves = [pairs.split_pairs(dtype, words) for words in right]
@@ -138,13 +150,9 @@ def panels(
             return result
 
         def several(k: Any, total: list[Any]) -> list[Any]:
-            if ahead_bytes:
-                for panel in range(NV):
-                    for step in range(unroll):
-                        t.prefetch(b + stride * panel + (k + step) * line_bytes + ahead_bytes)
-            for panel in range(prefetch):
+            for stream in streams:
                 for step in range(unroll):
-                    t.prefetch(ahead + stride * panel + (k + step) * line_bytes)
+                    t.prefetch(stream + (k + step) * line_bytes + ahead_bytes)
             sums: list[Any] = []
             for part in range(unroll):
                 sums += add(k + part, total[part * count : (part + 1) * count])
@@ -155,21 +163,34 @@ def panels(
         for part in range(1, unroll):
             total[:count] = [x + y for x, y in zip(total[:count], total[part * count :], strict=False)]
         total = t.loop(most, steps, 1, total[:count], add)
-        masks = [t.mask_lt(columns, start=j * t.LANES) for j in range(vectors)]
+        masks, places = [], []
+        for j in range(vectors):
+            panel, start = j // per_panel, j % per_panel * t.LANES
+            left = t.select_value(panels > panel, columns - apart * (panel * width), 0)
+            masks.append(t.mask_lt(left, start=start))
+            places.append(d + (apart * (panel * width) + start) * size)
 
         def write(i: int) -> None:
             for j in range(vectors):
-                t.store(dtype, d + ldd * i + j * t.LANES * size, total[i * vectors + j], masks[j])
+                t.store(dtype, places[j] + ldd * i, total[i * vectors + j], masks[j])
 
         for i in range(MT):
             t.when(rows > i, lambda i=i: write(i))
 
     def body(begin, end, tid, A, lda, B, stride, D, ldd, M, N, steps):
-        for u in range(begin, end):
-            n = u * width
+        run = (end - begin) // NV
+        for u in range(begin, begin + run):
             for m in range(0, M, MT):
-                b = B + u * NV * stride
-                ahead = b + (NV + m // MT % NV) * stride
-                multiply(A + m * lda, lda, M - m, b, stride, N - n, steps, D + m * ldd + n * size, ldd, ahead)
+                multiply(
+                    A + m * lda, lda, M - m, B + u * stride, stride, run, NV, N - u * width, steps,
+                    D + m * ldd + u * width * size, ldd,
+                )  # fmt: skip
+        u = begin + NV * run
+        if u < end:
+            for m in range(0, M, MT):
+                multiply(
+                    A + m * lda, lda, M - m, B + u * stride, stride, 1, end - u, N - u * width, steps,
+                    D + m * ldd + u * width * size, ldd,
+                )  # fmt: skip
 
     return body

@@ -33,7 +33,7 @@ COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are 
 _GEMM = "tileops.kernels.gemm"
 _SCRATCH_ALIGN = 64
 
-#: How far before its use each panel of a packed weight is fetched when it passes once, from memory.
+#: How far before its use a stream of packed panels is fetched.
 _AHEAD_BYTES = 1024
 #: Rows of an unpacked B that few rows of A meet at a time.
 _DOT_ROWS = 4
@@ -189,8 +189,7 @@ def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
         options["prefetch"] = _DOT_ROWS if m <= 4 else 1
     else:
         tile_rows, tile_panels = _panel_tile(m)
-        options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "prefetch": 0 if m <= 4 else 1}
-        options["ahead_bytes"] = _AHEAD_BYTES if m <= 4 else 0
+        options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "ahead_bytes": _AHEAD_BYTES}
     return Program.of(
         f"{_GEMM}._rows_cpu:{chosen.kind}",
         ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
@@ -202,7 +201,7 @@ def _panel_tile(m: int) -> tuple[int, int]:
     """Compile class of few rows with packed weights: rows and panels held at a time."""
     if cpu_target().lanes < 16:
         return (1 if m == 1 else 2 if m == 2 else 4), 1
-    return next(tile for tile in ((1, 4), (2, 4), (4, 4), (8, 2), (16, 1)) if m <= tile[0] or tile[0] == 16)
+    return next(tile for tile in ((1, 6), (2, 6), (4, 4), (8, 2), (16, 1)) if m <= tile[0] or tile[0] == 16)
 
 
 class GemmCpuKernel(Kernel, GemmFwdInterface):
@@ -326,9 +325,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             ldb = _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
             units, last = -(-n // _DOT_ROWS), k
         else:
-            width = COLUMNS * _panel_tile(m)[1]
             ldb = panel_stride(size, k)
-            units, last = -(-n // width), k if size == 4 else (k + 1) // 2
+            units, last = -(-n // COLUMNS), k if size == 4 else (k + 1) // 2
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
             main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, last)
