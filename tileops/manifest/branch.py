@@ -265,16 +265,34 @@ class Branch:
         for tensor in self.inputs.values():
             for call in (tensor.decl.values, *tensor.decl.requires):
                 if call is not None:
-                    found.append(fold(call, self.facts))
+                    found.append(self.folded(call))
         return tuple(found)
+
+    @cached_property
+    def _folded(self) -> dict[Expr, Expr]:
+        return {}
+
+    def folded(self, expr: Expr) -> Expr:
+        """An expression of the entry with everything decided that this branch decides; folded once."""
+        found = self._folded.get(expr)
+        if found is None:
+            found = self._folded[expr] = fold(expr, self.facts)
+        return found
+
+    @cached_property
+    def _relevance(self) -> dict[tuple[Expr, ...], frozenset[str]]:
+        return {}
 
     def relevant(self, *formulas: Expr) -> frozenset[str]:
         """Indices (`forall` names) that matter here: in shapes, dtypes, rules, metadata and the given
         roofline formulas.
         """
-        exprs = [expr for tensor in self.tensors.values() for expr in tensor.exprs]
-        exprs += [*self.rules, *self.metadata_exprs, *(fold(formula, self.facts) for formula in formulas)]
-        return self.reads(exprs) & self.signature.indices.keys()
+        found = self._relevance.get(formulas)
+        if found is None:
+            exprs = [expr for tensor in self.tensors.values() for expr in tensor.exprs]
+            exprs += [*self.rules, *self.metadata_exprs, *map(self.folded, formulas)]
+            found = self._relevance[formulas] = self.reads(exprs) & self.signature.indices.keys()
+        return found
 
 
 def branch_at(signature: Signature, choices: tuple[Discriminant, ...], values: Mapping[str, Any]) -> Branch:

@@ -17,7 +17,7 @@ from tileops.errors import ManifestError
 from tileops.manifest.branch import Branch
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Roofline
-from tileops.manifest.expr import evaluate, fold
+from tileops.manifest.expr import evaluate
 
 TensorFacts = tuple[tuple[int, ...], str]
 
@@ -133,7 +133,7 @@ def evaluate_roofline(roofline: Roofline, view: CallView, branch: Branch) -> tup
 
 
 def _value(formula: Any, view: CallView, branch: Branch) -> Any:
-    return evaluate(fold(formula, branch.facts), view.indices, view.present, view.bytes)
+    return evaluate(branch.folded(formula), view.indices, view.present, view.bytes)
 
 
 def formula_function(path: str) -> Callable[[CallView], tuple[int, int]]:

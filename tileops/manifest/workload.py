@@ -33,7 +33,7 @@ from tileops.manifest.branch import (
 from tileops.manifest.construction import bind_parameters, check_construction, construction_checks
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
-from tileops.manifest.expr import Axis, Expr, Segment, evaluate, fold, parse
+from tileops.manifest.expr import Axis, Expr, Segment, evaluate, parse
 from tileops.manifest.expr.syntax import call_name
 from tileops.manifest.failures import Failures
 from tileops.manifest.plan import Plan, affine, plan_branch
@@ -149,8 +149,13 @@ def _choices(entry: Entry) -> tuple[Discriminant, ...]:
 
 
 @lru_cache(maxsize=4096)
+def _branch(entry: Entry, point: tuple[tuple[str, Any], ...]) -> Branch:
+    return branch_at(entry.signature, _choices(entry), dict(point))
+
+
+@lru_cache(maxsize=4096)
 def _plan(entry: Entry, point: tuple[tuple[str, Any], ...]) -> Plan:
-    return plan_branch(branch_at(entry.signature, _choices(entry), dict(point)))
+    return plan_branch(_branch(entry, point))
 
 
 def row_name(position: int) -> str:
@@ -227,7 +232,7 @@ class _Row:
         )
         point.update({choice.name: False for choice in _choices(self.entry) if choice.name == OUT})
         try:
-            branch = branch_at(self.signature, _choices(self.entry), point)
+            branch = _branch(self.entry, tuple(sorted(point.items())))
             if branch.restrictions:
                 raise self.error(None, f"refinement fails: {branch.restrictions[0].source!r} rejects this combination")
             plan = _plan(self.entry, branch.point)
@@ -312,7 +317,7 @@ class _Row:
         for tensor in branch.inputs.values():
             if tensor.decl.values is None:
                 continue
-            arguments = branch.reads([fold(tensor.decl.values, branch.facts)])
+            arguments = branch.reads([branch.folded(tensor.decl.values)])
             found |= {
                 name for item in tensor.items for name in branch.reads([item.expr]) if name in self.signature.indices
             } - arguments
@@ -418,7 +423,7 @@ class _Row:
         """Runs the generators in order of dependence and unifies their results with the declared shapes."""
         found: dict[str, AbstractTensor] = {}
         pending = {
-            name: fold(tensor.decl.values, branch.facts)
+            name: branch.folded(tensor.decl.values)
             for name, tensor in branch.inputs.items()
             if tensor.decl.values is not None
         }
@@ -490,7 +495,7 @@ class _Row:
     def _check_requires(self, branch: Branch, inputs: Mapping[str, AbstractTensor], scope: Mapping[str, Any]) -> None:
         for name, tensor in branch.inputs.items():
             for predicate in tensor.decl.requires:
-                call = fold(predicate, branch.facts)
+                call = branch.folded(predicate)
                 assert isinstance(call.node, ast.Call)
                 member = PREDICATES.get(call_name(call.node) or "")
                 if member is None:
