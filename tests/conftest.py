@@ -15,28 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from tileops.testing.options import add_options
+
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # test modules share helpers as `tests.<package>.<module>`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("tileops")
-    group.addoption(
-        "--tileops-device",
-        default=None,
-        help="device of the tests: cpu, cuda, cuda:1 (default: cuda where there is one)",
-    )
-    group.addoption("--tileops-target", default=None, help="target of ops that name none (default: builtin)")
-
-
-def pytest_report_header() -> list[str]:
-    """What a failure may depend on: the CPU and how kernels are launched here."""
-    from tileops import jit
-    from tileops.jit import parallel
-
-    target = jit.cpu_target()
-    return [f"tileops: CPU {target}, AMX {target.has_amx}, {os.cpu_count()} cores, launcher {parallel.launcher()}"]
+    add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:

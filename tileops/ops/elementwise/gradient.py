@@ -21,18 +21,18 @@ def _add(alpha: int | float, target: str | None) -> AddFwdOp:
 
 
 def add_gradient(back: Backward) -> dict[str, torch.Tensor | None]:
-    """``output = a + alpha * b``: the gradient itself and alpha times it, summed over the axes along which the
+    """``output = input + alpha * other``: the gradient itself and alpha times it, summed over the axes along which the
     operand was broadcast.
     """
     op = cast("AddFwdOp", back.op)
     grad: Any = back.grads[0]
     found: dict[str, torch.Tensor | None] = {}
-    if back.needed["a"]:
-        found["a"] = grad.sum_to_size(back.shapes["a"])
-    if back.needed["b"]:
-        summed = grad.sum_to_size(back.shapes["b"])
+    if back.needed["input"]:
+        found["input"] = grad.sum_to_size(back.shapes["input"])
+    if back.needed["other"]:
+        summed = grad.sum_to_size(back.shapes["other"])
         if op.alpha != 1:
             zero = summed.new_zeros(()).expand(summed.shape)
             summed = _add(op.alpha, op.target)(zero, summed)
-        found["b"] = summed
+        found["other"] = summed
     return found

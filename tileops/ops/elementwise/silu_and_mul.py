@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from typing import ClassVar
 
 from tileops.kernels.elementwise.call_spec import SiluAndMulCall, SiluAndMulFwdInterface
@@ -39,6 +41,10 @@ class SiluAndMulFwdOp(Op):
 
     def __init__(self, *, target: str | None = None) -> None:
         super().__init__(target=target)
+
+    def _cache_key(self, *input_shapes: tuple[int, ...]) -> Hashable:
+        (*rows, width) = input_shapes[0]
+        return math.prod(rows), width
 
     def _call_spec(self, facts: CallFacts) -> SiluAndMulCall:
         return SiluAndMulCall(x=facts["x"], output=facts["output"], device=facts.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
@@ -52,6 +54,10 @@ class RMSNormFwdOp(Op):
         self.normalized_shape = normalized_shape
         self.eps = eps
         super().__init__(target=target)
+
+    def _cache_key(self, *input_shapes: tuple[int, ...]) -> Hashable:
+        rows = input_shapes[0][: len(input_shapes[0]) - len(self.normalized_shape)]
+        return math.prod(rows), len(input_shapes)
 
     def _call_spec(self, facts: CallFacts) -> RMSNormCall:
         return RMSNormCall(
