@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _DATABASE = "cache.db"
 _LOCK_SECONDS = 300.0  # how long a build waits for another process's build of the same kernel
+_STAMP_SECONDS = 5.0  # how long after a use its time is written
 _FRESH_SECONDS = 60.0  # a last-used stamp younger than this is not written again
 _QUARANTINED = 4  # damaged databases and entries kept for inspection, each
 
@@ -141,7 +142,7 @@ class ByteStore:
                 raise sqlite3.DatabaseError(f"the value of {name} is not bytes")
             now = time.time()
             if now - used > _FRESH_SECONDS:
-                self._used[name] = now
+                self._note_use(name, now)
             return value
 
         return self._attempt("read", read, None)
@@ -199,11 +200,17 @@ class ByteStore:
 
     def peek(self, name: str) -> bytes | None:
         """Like `get`, but does not count as use."""
-        known = self._used.get(name)
-        value = self.get(name)
-        if known is None:
-            self._used.pop(name, None)
-        return value
+
+        def read() -> bytes | None:
+            connection = self._open_reader()
+            if connection is None:
+                return None
+            row = connection.execute(
+                "SELECT value FROM Cache WHERE key = ? AND raw = 1 AND mode = 1", (name,)
+            ).fetchone()
+            return row[0] if row is not None and type(row[0]) is bytes else None
+
+        return self._attempt("read", read, None)
 
     def drop(self, names: Sequence[str]) -> int:
         """Removes the values under `names` in one step; the number removed."""
@@ -390,6 +397,14 @@ class ByteStore:
 
     # Last use and size -------------------------------------------------------------------------------------
 
+    def _note_use(self, name: str, now: float) -> None:
+        if not self._used:
+            # Soon, and not at the end of the process: services are ended by signals.
+            timer = threading.Timer(_STAMP_SECONDS, self.flush)
+            timer.daemon = True
+            timer.start()
+        self._used[name] = now
+
     def _stamp(self) -> None:
         """Writes the times at which values were last used, collected so that reading never waits for a
         writer.
@@ -428,9 +443,16 @@ class ByteStore:
         log.debug("dropped %d entries of %s to stay within %d bytes", len(dropped), self.directory, self.size_limit)
 
     def flush(self) -> None:
-        """Writes pending last-used times; runs when the process ends."""
+        """Writes pending last-used times; runs a while after a use, and when the process ends.
+
+        Silent where that is not possible: a read-only store serves all the same.
+        """
         if self._used and self._off is None:
-            self._attempt("write", self._stamp, None)
+            with self._mutex:
+                try:
+                    self._stamp()
+                except Exception as error:
+                    log.debug("last-used times of %s are not written: %s", self.directory, error)
 
     # Faults ------------------------------------------------------------------------------------------------
 
