@@ -16,6 +16,7 @@ from tileops.manifest.expr import Application, Expr, ExpressionError, Scope, Seg
 from tileops.manifest.expr.inference import narrow
 from tileops.manifest.kind_checks import Expressions, Finding, wanted
 from tileops.manifest.signature import FamilyCase, Signature, TypeFamily
+from tileops.manifest.suggest import suggestion
 
 
 def check_families(entry: Entry) -> Iterator[Finding]:
@@ -142,7 +143,8 @@ def _application(shape: Application, scope: Scope, signature: Signature, field: 
     """The family exists and takes these arguments."""
     family = signature.families.get(shape.family)
     if family is None:
-        yield field, f"there is no type family {shape.family!r}; declare it in signature.types"
+        closest = suggestion(shape.family, signature.families)
+        yield field, f"there is no type family {shape.family!r}{closest}; declare it in signature.types"
         return
     if len(shape.arguments) != len(family.formals):
         listed = ", ".join(family.formals)

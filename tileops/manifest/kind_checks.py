@@ -7,7 +7,7 @@ An expression that reads a name whose own declaration is at fault is not judged:
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tileops.errors import ManifestError
 from tileops.manifest import kinds as k
@@ -15,10 +15,11 @@ from tileops.manifest.branch import discriminant_names, discriminants, shape_exp
 from tileops.manifest.entry import Entry
 from tileops.manifest.expr import Expr, ExpressionError, Scope, infer
 from tileops.manifest.expr.syntax import call_name
-from tileops.manifest.primitives import GENERATORS, PREDICATES
+from tileops.manifest.primitives import GENERATORS, PREDICATES, Member
 from tileops.manifest.roofline import formula_function
 from tileops.manifest.scopes import global_scope
 from tileops.manifest.signature import Signature, TensorDecl
+from tileops.manifest.suggest import suggestion
 
 Finding = tuple[str, str]
 
@@ -161,12 +162,17 @@ def _metadata_calls(decl: TensorDecl) -> Iterator[Finding]:
     """`values` calls a generator, `requires` predicates; their arguments are checked on every branch."""
     if decl.requires and decl.values is None:
         yield f"{decl.where}.values", "a tensor with requires has values; name the generator"
-    calls = [] if decl.values is None else [(decl.values, f"{decl.where}.values", GENERATORS, "generator")]
-    calls += [(predicate, predicate.where, PREDICATES, "predicate") for predicate in decl.requires]
-    for expr, field, registry, what in calls:
-        name = call_name(expr.node) if isinstance(expr.node, ast.Call) else None
-        if name is None or name not in registry:
-            yield field, f"{expr.source!r} calls no built-in {what}; known are {', '.join(sorted(registry))}"
+    if decl.values is not None:
+        yield from _calls_built_in(decl.values, GENERATORS, "generator")
+    for predicate in decl.requires:
+        yield from _calls_built_in(predicate, PREDICATES, "predicate")
+
+
+def _calls_built_in(expr: Expr, registry: Mapping[str, Member], what: str) -> Iterator[Finding]:
+    name = call_name(expr.node) if isinstance(expr.node, ast.Call) else None
+    if name is None or name not in registry:
+        known = suggestion(name, registry) or f"; known are {', '.join(sorted(registry))}"
+        yield expr.where, f"{expr.source!r} calls no built-in {what}{known}"
 
 
 # --- where names may stand ---

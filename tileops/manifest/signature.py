@@ -16,6 +16,7 @@ from tileops.manifest import adts
 from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.expr import Application, Expr, ExpressionError, ShapeItems, parse, parse_shape
+from tileops.manifest.suggest import suggestion
 from tileops.manifest.values import ValueMismatch, convert
 
 T = TypeVar("T")
@@ -264,7 +265,9 @@ class Reader:
             key=repr,
         )
         for key in odd:
-            known = f"; known are {', '.join(keys)}" if keys is not None else "; names are strings"
+            known = (
+                f"{suggestion(key, keys)}; known are {', '.join(keys)}" if keys is not None else "; names are strings"
+            )
             self.report(where, f"unknown key {key!r}{known}", unreadable=False)
         return {key: item for key, item in value.items() if key not in odd}
 

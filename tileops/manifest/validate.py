@@ -21,9 +21,11 @@ from pathlib import Path
 
 from tileops.errors import ManifestError
 from tileops.manifest import adts, branch_checks, checks, family_checks, kind_checks, loading, row_checks
+from tileops.manifest.branch import Branch
 from tileops.manifest.diagnostics import LEVELS, Diagnostic, located, ordered, segments
 from tileops.manifest.entry import Entry, parse_entry
 from tileops.manifest.signature import Problem
+from tileops.manifest.suggest import suggestion
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,9 @@ def check_entry(entry: Entry, names: frozenset[str] = frozenset()) -> list[Diagn
     for position, stage in enumerate(entry.composition):
         if stage.op is not None and stage.op not in names:
             field = f"composition.stages[{position}].op"
-            message = f"there is no entry {stage.op!r}; name one of the manifest, or a kernel"
+            message = (
+                f"there is no entry {stage.op!r}{suggestion(stage.op, names)}; name one of the manifest, or a kernel"
+            )
             found.append(Diagnostic("schema", entry.file, entry.name, field, message))
     return ordered(found)
 
@@ -273,7 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             levels, options.check_op, options.spec_dir, code=not options.static, references=options.references
         )
     except KeyError:
-        print(f"--check-op: the manifest has no entry {options.check_op!r}", file=sys.stderr)
+        closest = suggestion(options.check_op, (entry.name for entry in load_entries(options.spec_dir)[0]))
+        print(f"--check-op: the manifest has no entry {options.check_op!r}{closest}", file=sys.stderr)
         return 2
     errors = [item for item in found if not item.advisory]
     if options.json:
@@ -295,7 +300,8 @@ def _explain(name: str, directory: Path, *, code: bool) -> int:
     entries, _ = load_entries(directory)
     entry = next((entry for entry in entries if entry.name == name), None)
     if entry is None:
-        print(f"--explain: the manifest has no entry {name!r}", file=sys.stderr)
+        closest = suggestion(name, (entry.name for entry in entries))
+        print(f"--explain: the manifest has no entry {name!r}{closest}", file=sys.stderr)
         return 2
     errors = [item for item in check_entry(entry, frozenset(item.name for item in entries)) if not item.advisory]
     for item in located(errors, directory):
@@ -303,9 +309,11 @@ def _explain(name: str, directory: Path, *, code: bool) -> int:
     if errors:
         print(f"{name} has {len(errors)} error{'' if len(errors) == 1 else 's'}; correct them first")
         return 1
-    check_source = None
+    check_source: Callable[[Entry, Branch], str] | None = None
     if code and _torch_is_installed():
-        from tileops.manifest.code_checks import generated_check as check_source
+        from tileops.manifest import code_checks
+
+        check_source = code_checks.generated_check
     for line in explain(entry, check_source):
         print(line)
     return 0

@@ -40,6 +40,7 @@ from tileops.manifest.plan import Plan, affine, plan_branch
 from tileops.manifest.primitives import GENERATORS, PREDICATES, PRIMITIVES, DomainError
 from tileops.manifest.roofline import CallView, TensorFacts, evaluate_roofline, output_facts
 from tileops.manifest.signature import OUT
+from tileops.manifest.suggest import suggestion
 from tileops.manifest.unify import shape_of, unify
 from tileops.manifest.values import ValueMismatch, convert
 
@@ -205,7 +206,8 @@ class _Row:
         if unknown:
             raise self.error(
                 None,
-                f"unknown key {unknown[0]!r}; a row gives parameters, indices, some, dtype_cases and label",
+                f"unknown key {unknown[0]!r}{suggestion(unknown[0], known)}; a row gives parameters, indices, some, "
+                "dtype_cases and label",
             )
         some = self._some()
         params = {name: self.raw[name] for name in self.signature.scalars if name in self.raw}

@@ -13,6 +13,7 @@ from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.expr.syntax import COMPREHENSION_CALLS, Expr, call_name, field_of, presence_name
 from tileops.manifest.primitives import PRIMITIVES, DomainError
+from tileops.manifest.suggest import suggestion
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class _Inference:
             return k.REAL
         kind = scope.kind(name)
         if kind is None:
-            raise self.expr.error(f"{name!r} is not declared; declare it in forall, params or let", node)
+            closest = suggestion(name, (*scope.names, *scope.bound))
+            raise self.expr.error(f"{name!r} is not declared{closest}; declare it in forall, params or let", node)
         if isinstance(kind, k.Tensor):
             raise self.expr.error(f"{name!r} is a tensor; only present({name}) tests it", node)
         return kind
@@ -276,7 +278,7 @@ class _Inference:
         if name == "bytes" and scope.allow_bytes:
             return self._bytes(node, scope)
         if name not in PRIMITIVES:
-            raise self.expr.error(f"{name!r} is not a built-in primitive", node)
+            raise self.expr.error(f"{name!r} is not a built-in primitive{suggestion(name, PRIMITIVES)}", node)
         positional = [self._argument(argument, name, scope) for argument in node.args]
         keywords = {item.arg: self.kind(item.value, scope) for item in node.keywords if item.arg is not None}
         if scope.unreachable:
