@@ -95,8 +95,8 @@ def run(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[st
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert validate.main(["--static", "--check-op", "GemmFwdOp"]) == 0
     assert capsys.readouterr().out == "1 entry checked: 0 errors\n"
-    assert validate.main(["--static", "--check-op", "NoFwdOp"]) == 2
-    assert "the manifest has no entry 'NoFwdOp'" in capsys.readouterr().err
+    assert validate.main(["--static", "--check-op", "AbsentOp"]) == 2
+    assert "the manifest has no entry 'AbsentOp'" in capsys.readouterr().err
     assert validate.main(["--levels", "style"]) == 2
     with pytest.raises(SystemExit) as caught:
         validate.main(["--colour"])
@@ -273,8 +273,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_refuses_what_is_not_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = base()
     fields["ref_api"] = 3
-    assert validate.main(["--explain", "NoFwdOp"]) == 2
-    assert capsys.readouterr().err == "--explain: the manifest has no entry 'NoFwdOp'\n"
+    assert validate.main(["--explain", "AbsentOp"]) == 2
+    assert capsys.readouterr().err == "--explain: the manifest has no entry 'AbsentOp'\n"
     assert validate.main(["--explain", "ToyFwdOp", "--spec-dir", str(write(tmp_path, fields))]) == 1
     assert capsys.readouterr().out == (
         "[schema] ToyFwdOp: ref_api: expected a qualified name, got 3 (toy.yaml:4)\n"

@@ -25,7 +25,7 @@ def check_families(entry: Entry) -> Iterator[Finding]:
     known = Expressions(entry)
     applied = _applied(signature)
     for name, family in signature.families.items():
-        if name not in applied:
+        if name not in applied and applied <= signature.families.keys():  # else a name is misspelt
             yield f"signature.types.{name}", f"no shape applies {name}; remove it"
         yield from _family(family, signature)
     for decl in signature.tensors.values():
