@@ -146,7 +146,7 @@ def test_dtype_facts_are_torch_s() -> None:
             assert (dtype.low, dtype.high) == (torch.iinfo(actual).min, torch.iinfo(actual).max)
 
 
-@pytest.mark.parametrize("name", ["uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", ["bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(
     "value", [0, 1, -1, 127, 128, -128, -129, 255, 256, -255, -256, 70000, 2**31, 2**63 - 1, -(2**63)]
 )
@@ -174,7 +174,8 @@ def test_representable_ints_agree_with_torch(name: str, value: int) -> None:
         ("int32", 1.5, True),
         ("float32", 1e39, False),
         ("bool", True, True),
-        ("bool", 2, False),
+        ("bool", 2.5, True),
+        ("bool", float("nan"), True),
     ],
 )
 def test_representable_floats(name: str, value: float, fits: bool) -> None:

@@ -73,9 +73,9 @@ def represents(dtype: DType, value: bool | int | float) -> bool:
     """Whether torch converts the Python scalar `value` to `dtype` without reporting an overflow.
 
     As in torch, a negative int may wrap to an unsigned dtype as long as its magnitude fits, a float may be
-    truncated to an int, and an infinity fits where the dtype has one.
+    truncated to an int, an infinity fits where the dtype has one, and every number has a truth value.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or dtype.category == "bool":
         return True
     if isinstance(value, int):
         if dtype.low == 0 and value < 0:
