@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.manifest.test_entry_costs import one_case
@@ -45,6 +45,7 @@ def seen_by(masks: list[np.ndarray]) -> tuple[int, int]:
 # --- attention over all visible keys ---
 
 
+@settings(max_examples=40)
 @given(LENGTHS, LENGTHS, st.booleans(), st.integers(-1, 4), st.integers(-1, 2))
 def test_packed_attention_is_counted(
     q_lens: list[int], kv_lens: list[int], causal: bool, left: int, right: int
@@ -71,6 +72,7 @@ def test_packed_attention_is_counted(
     assert call.roofline() == (flops, 4 * (2 * t_q * 4 * 8 + 2 * keys * 2 * 8) + 2 * 4 * (count + 1))
 
 
+@settings(max_examples=40)
 @given(LENGTHS, st.integers(1, 3), st.integers(-1, 4))
 def test_paged_attention_is_counted(kv_lens: list[int], s_q: int, left: int) -> None:
     kv_lens = [max(length, s_q) for length in kv_lens]
@@ -144,6 +146,7 @@ def test_latent_attention_by_hand() -> None:
 # --- attention over selected keys ---
 
 
+@settings(max_examples=40)
 @given(LENGTHS, st.integers(1, 4))
 def test_compressed_attention_is_counted(lengths: list[int], block: int) -> None:
     chunks = sum(-(-length // block) for length in lengths)
@@ -157,6 +160,7 @@ def test_compressed_attention_is_counted(lengths: list[int], block: int) -> None
     assert chosen.roofline() == (scores * (4 * (16 + 7) + 2), given_bytes - unread)
 
 
+@settings(max_examples=40)
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 3))
 def test_attention_over_blocks_is_counted(lengths: list[int], block: int, selected: int) -> None:
     call = one_case(
