@@ -10,7 +10,7 @@ ARGS   ?=
 BIN  := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help demo test lint bench nightly device-check docs clean
+.PHONY: help demo test lint bench nightly chaos device-check docs clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -47,6 +47,9 @@ bench: $(VENV)/.installed-test ## every operator against PyTorch (quiet machine,
 
 nightly: $(VENV)/.installed-test ## tests too slow for `make test`
 	$(BIN)/python -m pytest -m nightly $(ARGS)
+
+chaos: $(VENV)/.installed-test ## the kernel cache among killed processes, full disks and damaged files (some minutes)
+	TILEOPS_CHAOS_ROUNDS=500 $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 device-check: ## on a machine with a CUDA GPU: confirm the kernels there
 	$(PYTHON) scripts/device_check.py $(ARGS)
