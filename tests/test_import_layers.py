@@ -29,6 +29,7 @@ ALLOWED = {
     "ops": ("kernels", "manifest", "perf.formulas", "autotune", "backend", "jit"),
     "<family>": ("ops",),
     "workloads": ("ops", "manifest", "kernels", "jit", "backend", "autotune", "<family>"),
+    "testing": ("workloads", "ops", "manifest", "backend", "<family>"),
     "bench": ("workloads", "ops", "manifest", "perf", "kernels", "jit", "backend", "autotune", "<family>"),
     "cli": None,  # everything
 }

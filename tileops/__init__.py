@@ -12,21 +12,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tileops.autotune import on_tune
+    from tileops.jit import on_compile
+    from tileops.ops.observing import preload, stats
     from tileops.ops.recording import record_calls as record
     from tileops.ops.warming import warm
 
-__all__ = ["__version__", "record", "warm"]
+__all__ = ["__version__", "on_compile", "on_tune", "preload", "record", "stats", "warm"]
 __version__ = "0.1.0"
+
+#: Where each name lives. The package itself must load neither torch nor anything behind it.
+_HOMES = {
+    "on_compile": ("tileops.jit", "on_compile"),
+    "on_tune": ("tileops.autotune", "on_tune"),
+    "preload": ("tileops.ops.observing", "preload"),
+    "record": ("tileops.ops.recording", "record_calls"),
+    "stats": ("tileops.ops.observing", "stats"),
+    "warm": ("tileops.ops.warming", "warm"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # The package itself must load neither torch nor anything behind it.
-    if name == "warm":
-        from tileops.ops.warming import warm
+    if name in _HOMES:
+        from importlib import import_module
 
-        return warm
-    if name == "record":
-        from tileops.ops.recording import record_calls
-
-        return record_calls
+        module, attribute = _HOMES[name]
+        return getattr(import_module(module), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

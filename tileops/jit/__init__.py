@@ -21,9 +21,11 @@ from tileops.jit.engine import (
     compile_program,
     default_target,
     get_entry,
+    load,
     on_compile,
     reset,
     stats,
+    stats_by_label,
     warm,
 )
 from tileops.jit.program import Program
@@ -49,9 +51,11 @@ __all__ = [
     "cuda_target",
     "default_target",
     "get_entry",
+    "load",
     "on_compile",
     "parallel",
     "reset",
     "stats",
+    "stats_by_label",
     "warm",
 ]

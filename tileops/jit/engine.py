@@ -13,7 +13,7 @@ from tileops.errors import ColdKernelError, KernelCompileError
 from tileops.jit.artifact import Artifact, ArtifactKey
 from tileops.jit.keys import key_for
 from tileops.jit.program import Program
-from tileops.jit.store import Store, default_store
+from tileops.jit.store import Store, built_label, default_store
 
 
 class Entry(Protocol):
@@ -76,6 +76,7 @@ class _Slot:
 _slots: dict[tuple[Program, Any], _Slot] = {}
 _guard = threading.Lock()
 _stats = Stats()
+_stats_of: dict[str, Stats] = {}
 _hooks: list[Callable[[CompileEvent], None]] = []
 
 
@@ -186,18 +187,49 @@ def on_compile(hook: Callable[[CompileEvent], None]) -> Callable[[], None]:
     return stop
 
 
+def stats_by_label() -> dict[str, Stats]:
+    """The same counts by what the kernels were built for (see `store.built_for`)."""
+    with _guard:
+        return dict(_stats_of)
+
+
+def load(program: Program, target: Any = None) -> bool:
+    """Loads `program` if a store holds it, and never compiles; whether it is loaded now.
+
+    Args:
+        program: what is wanted.
+        target: what for; by default as for `get_entry`.
+    """
+    if target is None:
+        target = default_target(program.device)
+    with _guard:
+        slot = _slots.setdefault((program, target), _Slot())
+    with slot.lock:
+        if slot.entry is None:
+            slot.entry = _load_stored(default_store(), key_for(program, target), program, target)
+        return slot.entry is not None
+
+
 def reset() -> None:
     """Forgets every entry, error and count of this process (tests)."""
     global _stats
     with _guard:
         _slots.clear()
+        _stats_of.clear()
         _stats = Stats()
 
 
 def _count(**changes: float) -> None:
     global _stats
+    label = built_label()
     with _guard:
-        _stats = replace(_stats, **{name: getattr(_stats, name) + value for name, value in changes.items()})
+        _stats = _plus(_stats, changes)
+        if label is not None:
+            _stats_of[label] = _plus(_stats_of.get(label, Stats()), changes)
+
+
+def _plus(before: Stats, changes: dict[str, float]) -> Stats:
+    return replace(before, **{name: getattr(before, name) + value for name, value in changes.items()})
 
 
 def _build(program: Program, target: Any) -> Entry:

@@ -121,12 +121,17 @@ class Damage:
 
 @contextlib.contextmanager
 def built_for(op: str) -> Iterator[None]:
-    """Inside the block, stored kernels are labelled as compiled for the operator `op` (for listings only)."""
+    """Inside the block, stored kernels are labelled as compiled for the operator `op`, and counted for it."""
     token = _built_for.set(op)
     try:
         yield
     finally:
         _built_for.reset(token)
+
+
+def built_label() -> str | None:
+    """The operator of the `built_for` block that surrounds the caller."""
+    return _built_for.get()
 
 
 class Store:

@@ -34,7 +34,7 @@ import torch
 
 from tileops import autotune, backend, jit, manifest
 from tileops.backend import registry
-from tileops.errors import CheckError, TileOpsWarning
+from tileops.errors import CheckError, DispatchError, OpNotAvailableError, TileOpsWarning
 from tileops.jit.store import built_for
 from tileops.kernels.base import CallSpec, Kernel, KernelInterface
 from tileops.manifest.signature import OUT
@@ -44,6 +44,7 @@ from tileops.ops import (
     dispatch,
     effects,
     generation,
+    observing,
     recording,
     selection,
     targets,
@@ -319,7 +320,11 @@ class Op(Boundary, Placing):
     # Kernels
 
     def _choose(self, interface: str, call: CallSpec) -> type[Kernel]:
-        return selection.choose(type(self).__name__, interface, self._sites[interface], call)
+        try:
+            return selection.choose(type(self).__name__, interface, self._sites[interface], call)
+        except (DispatchError, OpNotAvailableError):
+            observing.count(type(self).__name__, "refused")
+            raise
 
     def kernel_for(self, interface: str, call: CallSpec) -> Kernel:
         """The kernel that serves `call` at a call site; built on first need, one for each build identity.
@@ -339,6 +344,7 @@ class Op(Boundary, Placing):
             config = tuning.config_for(self, kernel_type, call)
             identity = kernel_type.identity(call, config)
             built = self._built[interface].get(identity)
+            observing.count(type(self).__name__, "misses" if built is None else "hits")
             if built is None:
                 with built_for(type(self).__name__):
                     built = Built(build(kernel_type, call, config), call)

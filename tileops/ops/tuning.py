@@ -11,6 +11,7 @@ from tileops import autotune, backend
 from tileops.autotune.problem import record_key
 from tileops.autotune.record import default_records
 from tileops.kernels.base import CallSpec, Config, Kernel
+from tileops.ops import observing
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
@@ -40,7 +41,8 @@ def config_for(op: Op, kernel: type[Kernel], call: CallSpec) -> Config:
         if chosen is not None and kernel.tile_space.is_valid(chosen, call):
             return dict(chosen)
     if op.tune:
-        config = autotune.config_for(kernel, call, True, op=type(op).__name__)
+        with observing.counting_tunes(type(op).__name__):
+            config = autotune.config_for(kernel, call, True, op=type(op).__name__)
         if autotune.tuning_refusal() is None:
             op._chosen[_problem(kernel, call)] = config
         return config
@@ -64,7 +66,8 @@ def tune_op(
         if (wanted.kernel, problem) in done:
             continue
         done.add((wanted.kernel, problem))
-        report = autotune.tune(wanted.kernel, wanted.call, op=name, values=wanted.values, **options)
+        with observing.counting_tunes(name):
+            report = autotune.tune(wanted.kernel, wanted.call, op=name, values=wanted.values, **options)
         reports.append(report)
         for result in report.kernels:
             op._chosen[problem] = dict(result.best)

@@ -20,8 +20,8 @@ from tileops.jit import ArtifactKey, pool
 from tileops.jit.keys import key_for
 from tileops.jit.pool import Outcome, Task
 from tileops.jit.program import Program
+from tileops.ops import observing, recording
 from tileops.ops import planned as planning
-from tileops.ops import recording
 from tileops.ops.base import Op
 from tileops.ops.planned import PlannedCall, RefusedCall
 
@@ -151,6 +151,7 @@ def warm(
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     outcomes = pool.compile_all(tasks, jobs or cores, count)
+    observing.warmed()
     refused: dict[str, int] = {}
     for op, name, _, _ in found.refused:
         refused[f"{op} on {name}"] = refused.get(f"{op} on {name}", 0) + 1
