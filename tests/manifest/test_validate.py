@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests.manifest.helpers import BASE, GROUPED, base, entry, findings, mutated, simple
+from tileops.cli.main import app
 from tileops.manifest import load_all, validate
 from tileops.manifest.branch import Branch
 from tileops.manifest.branch_checks import MAX_COMBINATIONS, branches
@@ -236,6 +238,7 @@ parameters:
 choices:
   trans_a is False or True, fixed by the construction
   trans_b is False or True, fixed by the construction
+  shown are accepted combinations; choices that nothing reads together vary one at a time
 
 branch 1 of 3: trans_a = False, trans_b = False
   inputs:
@@ -268,6 +271,20 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     generated = capsys.readouterr().out
     assert generated.count("  generated check:\n    # GemmFwdOp: the check of a call (trans_a=") == 3
     assert "raise _fail.rank('signature.inputs.a', 'a', " in generated
+
+
+def test_alike_branches_are_explained_once() -> None:
+    """A choice that changes nothing of a branch is left out of its title."""
+    lines = list(explain(entry(GROUPED)))
+    titles = [line for line in lines if line.startswith("branch ")]
+    assert titles[0] == (
+        "branch 1 of 11: layout = contiguous(packing='tight', metadata_kind='physical_psum') or "
+        "contiguous(packing='tight', metadata_kind='per_row'), present(table) = False, scaled = False, "
+        "present(out_dtype) = False, present(bias) = False, present(lengths) = False"
+    )
+    assert not any("present(out) =" in title for title in titles[:3])
+    assert "domain restrictions:" in lines
+    assert "  shape_rules[0]: not present(bias) or not scaled" in lines
 
 
 def test_explain_refuses_what_is_not_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,3 +342,15 @@ def test_the_manifest_is_loaded_and_validated_without_torch_and_numba() -> None:
         "[schema] advisory: torch is not installed: implemented entries were not compared with their classes"
     )
     assert summary.endswith("entries checked: 0 errors, 1 advisory")
+
+
+def test_the_tileops_command_passes_its_options_on() -> None:
+    runner = CliRunner()
+    done = runner.invoke(app, ["validate", "--check-op", "GemmFwdOp", "--levels", "schema,signature", "--static"])
+    assert (done.exit_code, done.output) == (0, "1 entry checked: 0 errors\n")
+    done = runner.invoke(app, ["validate", "--check-op", "GemmFwdOp", "--static", "--json"])
+    assert (done.exit_code, done.output) == (0, "[]\n")
+    done = runner.invoke(app, ["validate", "--explain", "GemmFwdOp", "--static"])
+    assert done.output.startswith("GemmFwdOp: gemm, implemented, follows torch.matmul")
+    assert runner.invoke(app, ["validate", "--levels", "style"]).exit_code == 2
+    assert runner.invoke(app, ["validate", "--no-such-flag"]).exit_code == 2

@@ -4,6 +4,7 @@ that matter, how they are solved and checked, and what a row has to give.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 from tileops.manifest import kinds as k
@@ -30,16 +31,21 @@ def explain(entry: Entry, check_source: Callable[[Entry, Branch], str] | None = 
     """
     yield f"{entry.name}: {entry.family}, {entry.status}" + (f", follows {entry.ref_api}" if entry.ref_api else "")
     yield from _section("parameters", (f"{name}: {param}" for name, param in entry.signature.params.items()))
+    yield from _section("domain restrictions", _restrictions(entry))
     yield from _section("choices", _choices(entry))
     found = [branch for branch in branches(entry) if isinstance(branch, Branch)]
-    yield from _section("domain restrictions", _restrictions(entry))
-    for number, branch in enumerate(found, start=1):
+    if len(found) < math.prod(len(choice.values) for choice in discriminants(entry.signature)):
+        yield "  shown are accepted combinations; choices that nothing reads together vary one at a time"
+    groups: dict[tuple[str, ...], list[Branch]] = {}
+    for branch in found:
+        groups.setdefault(tuple(_branch(entry, branch)), []).append(branch)
+    for number, (lines, alike) in enumerate(groups.items(), start=1):
         yield ""
-        point = ", ".join(_choice_text(entry, name, value) for name, value in branch.point)
-        yield f"branch {number} of {len(found)}" + (f": {point}" if point else "")
-        yield from _branch(entry, branch)
+        point = ", ".join(_values(entry, alike))
+        yield f"branch {number} of {len(groups)}" + (f": {point}" if point else "")
+        yield from lines
         if check_source is not None:
-            yield from _indented("generated check", check_source(entry, branch).splitlines())
+            yield from _indented("generated check", check_source(entry, alike[0]).splitlines())
     yield ""
     yield from _section("calls of the rows", _rows(entry))
 
@@ -61,9 +67,12 @@ def _choices(entry: Entry) -> Iterator[str]:
         yield f"{choice.key} is {' or '.join(map(repr, choice.values))}, fixed by the {when}"
 
 
-def _choice_text(entry: Entry, name: str, value: object) -> str:
-    choice = next(choice for choice in discriminants(entry.signature) if choice.name == name)
-    return f"{choice.key} = {value!r}"
+def _values(entry: Entry, alike: list[Branch]) -> Iterator[str]:
+    """The values of every discriminant at the points of some branches; one that takes them all is left out."""
+    for choice in discriminants(entry.signature):
+        seen = {dict(branch.point)[choice.name] for branch in alike}
+        if len(seen) < len(choice.values):
+            yield f"{choice.key} = {' or '.join(repr(value) for value in choice.values if value in seen)}"
 
 
 def _restrictions(entry: Entry) -> Iterator[str]:
