@@ -11,13 +11,13 @@ import ast
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tileops.errors import ManifestError
 from tileops.manifest import adts
 from tileops.manifest import kinds as k
-from tileops.manifest.expr import Application, Axis, Expr, Facts, Segment, ShapeItems, fold, substitute
+from tileops.manifest.expr import Application, Expr, Facts, ShapeItems, fold, substitute
 from tileops.manifest.signature import OUT, FamilyCase, Signature, TensorDecl, TypeFamily
 
 
@@ -407,11 +407,16 @@ def invariants(signature: Signature) -> Iterator[tuple[str, k.Constructor, Expr]
             continue
         for constructor in kind.constructors:
             if constructor.invariant is not None:
-                fields: dict[str, ast.expr] = {
-                    field.name: ast.Attribute(ast.Name(name, ast.Load()), field.name, ast.Load())
-                    for field in constructor.fields
-                }
-                yield name, constructor, substitute(constructor.invariant, fields)
+                yield name, constructor, _of_parameter(constructor, name)
+
+
+@lru_cache(maxsize=256)
+def _of_parameter(constructor: k.Constructor, name: str) -> Expr:
+    """The invariant of a constructor over the fields of parameter `name`."""
+    fields: dict[str, ast.expr] = {
+        field.name: ast.Attribute(ast.Name(name, ast.Load()), field.name, ast.Load()) for field in constructor.fields
+    }
+    return substitute(constructor.invariant, fields)
 
 
 def obeys_invariants(signature: Signature, facts: Facts) -> bool:
@@ -458,24 +463,27 @@ def resolve_shape(
             f"{family.name} takes {len(family.formals)} arguments ({', '.join(family.formals)}), "
             f"got {len(shape.arguments)}",
         )
-    values = {formal: argument.node for formal, argument in zip(family.formals, shape.arguments, strict=True)}
-    case = _matching_case(family, values, facts, where)
+    case = _matching_case(family, shape, facts, where)
+    formals = tuple(family.formals)
     if isinstance(case.shape, Application):
-        inner = Application(
-            case.shape.family, tuple(substitute(arg, values) for arg in case.shape.arguments), case.shape.expr
-        )
+        arguments = tuple(_applied(argument, formals, shape.arguments, where) for argument in case.shape.arguments)
+        inner = Application(case.shape.family, arguments, case.shape.expr)
         return resolve_shape(signature, inner, facts, where, (*path, family.name))
-    items: list[Axis | Segment] = []
-    for item in case.shape:
-        expr = substitute(item.expr, values)
-        items.append(type(item)(fold(Expr(expr.text, expr.node, where), facts)))
-    return tuple(items)
+    return tuple(type(item)(fold(_applied(item.expr, formals, shape.arguments, where), facts)) for item in case.shape)
 
 
-def _matching_case(family: TypeFamily, values: Mapping[str, Any], facts: Facts, where: str) -> FamilyCase:
+@lru_cache(maxsize=4096)
+def _applied(expr: Expr, formals: tuple[str, ...], arguments: tuple[Expr, ...], where: str) -> Expr:
+    """An expression of a family's body with the arguments of an application in place of its formals."""
+    values = {formal: argument.node for formal, argument in zip(formals, arguments, strict=True)}
+    found = substitute(expr, values)
+    return Expr(found.text, found.node, where)
+
+
+def _matching_case(family: TypeFamily, application: Application, facts: Facts, where: str) -> FamilyCase:
     subjects: list[Any] = []
     for expr in family.match:
-        folded = fold(substitute(expr, values), facts)
+        folded = fold(_applied(expr, tuple(family.formals), application.arguments, where), facts)
         point = _adt_point(folded, facts)
         if point is not None:
             subjects.append(point)

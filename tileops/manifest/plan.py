@@ -17,6 +17,7 @@ from tileops.manifest import kinds as k
 from tileops.manifest.branch import Branch, BranchError, BranchTensor
 from tileops.manifest.expr import Axis, Expr, ExpressionError, Segment, infer
 from tileops.manifest.expr.syntax import ShapeItems
+from tileops.manifest.primitives import PRIMITIVES
 from tileops.manifest.scopes import branch_scope
 
 
@@ -426,12 +427,28 @@ class _Planner:
                 return value < 0
             case ast.Name(id=name) if isinstance(self.signature.indices.get(name), k.Dim | k.Shape):
                 return False
+        if self._is_natural(item.expr.node):
+            return False
         try:
             kind = infer(item.expr, branch_scope(self.branch))
         except ExpressionError:
             return True
         element = kind.element if isinstance(kind, k.Seq) else k.DIM if isinstance(kind, k.Shape) else kind
         return not isinstance(element, k.Dim)
+
+    def _is_natural(self, node: ast.expr) -> bool:
+        """Whether a Dim is seen without inference: sums and products of dims, shapes made by primitives."""
+        match node:
+            case ast.Name(id=name):
+                return isinstance(self.signature.indices.get(name), k.Dim)
+            case ast.Constant(value=int() as value):
+                return value >= 0
+            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() | ast.FloorDiv(), right=right):
+                return self._is_natural(left) and self._is_natural(right)
+            case ast.Call(func=ast.Name(id=name)):
+                member = PRIMITIVES.get(name)
+                return member is not None and member.result in (k.SHAPE, k.DIM)
+        return False
 
     def _reject_unsolved(self) -> None:
         unsolved = sorted(

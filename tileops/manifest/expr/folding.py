@@ -27,6 +27,7 @@ class Facts:
     present: Mapping[str, bool] = field(default_factory=dict)
 
 
+_NOTHING = Facts()
 _UNKNOWN = object()
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -52,8 +53,28 @@ def fold(expr: Expr, facts: Facts) -> Expr:
     """`expr` with everything decided that `facts` decide. The result is a constant, or keeps only what is
     still open.
     """
+    constants, present = facts.constants, facts.present
+    for name in expr.atoms:
+        if name in constants:
+            break
+    else:
+        for name in expr.tested:
+            if name in present:
+                break
+        else:
+            return _settled(expr)
     node = _fold(expr.node, facts)
     return expr if node is expr.node else expr.with_node(node)
+
+
+def _settled(expr: Expr) -> Expr:
+    """`expr` with what its own literals decide, once for all facts that say nothing about it."""
+    known = expr.__dict__.get("_settled")
+    if known is None:
+        node = expr.node if isinstance(expr.node, ast.Name | ast.Constant) else _fold(expr.node, _NOTHING)
+        known = expr if node is expr.node else expr.with_node(node)
+        expr.__dict__["_settled"] = known
+    return known
 
 
 def _value(node: ast.AST) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,25 +54,24 @@ class Expr:
         """
         return self._reads[0]
 
-    @cached_property
+    @property
     def atoms(self) -> frozenset[str]:
         """Like `names`, with a field of an ADT as ``layout.packing`` instead of the whole ``layout``."""
-        return frozenset(_free_names(self.node, frozenset(), fields=True))
+        return self._reads[1]
 
     @property
     def tested(self) -> frozenset[str]:
         """Names inside ``present(...)``."""
-        return self._reads[1]
+        return self._reads[2]
 
     @cached_property
-    def _reads(self) -> tuple[frozenset[str], frozenset[str]]:
-        match self.node:
-            case ast.Name(id=name):
-                return frozenset((name,)) - {"inf"}, frozenset()
-            case ast.Constant():
-                return frozenset(), frozenset()
-        tested = {subject for node in ast.walk(self.node) if (subject := presence_name(node)) is not None}
-        return frozenset(_free_names(self.node, frozenset())), frozenset(tested)
+    def _reads(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        if type(self.node) is ast.Name and self.node.id != "inf":
+            name = frozenset((self.node.id,))
+            return name, name, frozenset()
+        found = _Reads()
+        found.visit(self.node, frozenset())
+        return frozenset(found.names), frozenset(found.atoms), frozenset(found.tested)
 
     @property
     def is_constant(self) -> bool:
@@ -128,28 +127,49 @@ def field_of(node: ast.AST) -> tuple[str, str] | None:
     return None
 
 
-def _free_names(node: ast.AST, bound: frozenset[str], fields: bool = False) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name):
+class _Reads:
+    """The free names of a tree, those inside ``present(...)`` apart."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.atoms: set[str] = set()
+        self.tested: set[str] = set()
+
+    def visit(self, node: ast.AST, bound: frozenset[str]) -> None:
+        kind = type(node)
+        if kind is ast.Name:
+            name = node.id  # type: ignore[attr-defined]
             if name not in bound and name != "inf":
-                yield name
-        case ast.Attribute() if fields and (read := field_of(node)) is not None and read[0] not in bound:
-            yield ".".join(read)
-        case ast.Call(args=arguments, keywords=keywords):
-            if presence_name(node) is None:
-                for child in [*arguments, *(keyword.value for keyword in keywords)]:
-                    yield from _free_names(child, bound, fields)
-        case ast.GeneratorExp(elt=element, generators=clauses):
-            inner = bound
-            for clause in clauses:
-                yield from _free_names(clause.iter, inner, fields)
-                inner = inner | {name.id for name in ast.walk(clause.target) if isinstance(name, ast.Name)}
-                for condition in clause.ifs:
-                    yield from _free_names(condition, inner, fields)
-            yield from _free_names(element, inner, fields)
-        case _:
+                self.names.add(name)
+                self.atoms.add(name)
+        elif kind is ast.Call:
+            self._visit_call(node, bound)  # type: ignore[arg-type]
+        elif kind is ast.GeneratorExp:
+            self._visit_comprehension(node, bound)  # type: ignore[arg-type]
+        elif kind is ast.Attribute and (read := field_of(node)) is not None and read[0] not in bound:
+            self.names.add(read[0])
+            self.atoms.add(".".join(read))
+        elif kind is not ast.Constant:
             for part in ast.iter_child_nodes(node):
-                yield from _free_names(part, bound, fields)
+                self.visit(part, bound)
+
+    def _visit_call(self, node: ast.Call, bound: frozenset[str]) -> None:
+        subject = presence_name(node)
+        if subject is not None:
+            self.tested.add(subject)
+            return
+        for argument in node.args:
+            self.visit(argument, bound)
+        for keyword in node.keywords:
+            self.visit(keyword.value, bound)
+
+    def _visit_comprehension(self, node: ast.GeneratorExp, bound: frozenset[str]) -> None:
+        for clause in node.generators:
+            self.visit(clause.iter, bound)
+            bound |= {name.id for name in ast.walk(clause.target) if isinstance(name, ast.Name)}
+            for condition in clause.ifs:
+                self.visit(condition, bound)
+        self.visit(node.elt, bound)
 
 
 def parse(source: object, where: str) -> Expr:
