@@ -1,4 +1,4 @@
-"""Reading a GGUF file: metadata, tensor table, and dequantisation with torch.
+"""Reading a GGUF file: metadata, tensor table, and dequantisation.
 
 The value types and block layouts come from the ``gguf`` package. Its ``GGUFReader`` builds a NumPy array for
 each of the 98,000 strings of a tokenizer, which takes two seconds; parsing the same bytes with ``struct``
@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -23,6 +22,9 @@ from gguf.constants import (
     GGMLQuantizationType,
     GGUFValueType,
 )
+
+from tileops import jit
+from tileops.jit.program import Program
 
 _SCALARS = {
     GGUFValueType.UINT8: "B",
@@ -37,7 +39,6 @@ _SCALARS = {
     GGUFValueType.INT64: "q",
     GGUFValueType.FLOAT64: "d",
 }
-_BLOCK = 32  # elements of a Q4_1 or Q8_0 block
 
 
 @dataclass(frozen=True)
@@ -153,45 +154,48 @@ class GGUFFile:
             KeyError: no such tensor.
             ValueError: its storage type is not F32, F16, Q4_1 or Q8_0.
         """
+        output = torch.empty(self.tensors[name].shape, dtype=dtype)
+        self.read_into(name, output)
+        return output
+
+    def read_into(self, name: str, output: torch.Tensor, rotary_dim: int = 1) -> None:
+        """Dequantises one tensor into memory that exists.
+
+        Args:
+            name: name in `tensors`.
+            output: contiguous tensor of the tensor's shape, float32, bfloat16 or float16.
+            rotary_dim: rows come in groups of this many whose rotary pairs (2i, 2i + 1) are to become pairs
+                (i, i + rotary_dim / 2); 1 keeps their order. Quantised matrices only.
+
+        Raises:
+            KeyError: no such tensor.
+            ValueError: its storage type is not F32, F16, Q4_1 or Q8_0, or `output` does not fit.
+        """
         info = self.tensors[name]
-        if info.kind not in _DEQUANTIZE:
-            known = ", ".join(kind.name for kind in _DEQUANTIZE)
-            raise ValueError(f"{name}: storage type {info.kind.name} is not supported (only {known})")
+        if tuple(output.shape) != info.shape or not output.is_contiguous():
+            raise ValueError(f"{name}: the tensor is {list(info.shape)}, the output {list(output.shape)}")
         per_block, block_bytes = GGML_QUANT_SIZES[info.kind]
         size = info.numel // per_block * block_bytes
         raw = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=info.offset)
-        return _DEQUANTIZE[info.kind](raw).to(dtype).reshape(info.shape)
+        if info.kind in _PLAIN:
+            output.copy_(raw.clone().view(_PLAIN[info.kind]).reshape(info.shape))
+            return
+        if info.kind not in _QUANTISED:
+            known = ", ".join(kind.name for kind in (*_PLAIN, *_QUANTISED))
+            raise ValueError(f"{name}: storage type {info.kind.name} is not supported (only {known})")
+        program = Program.of(
+            f"{_dequantise}:rows", ["ptr", "ptr", "i64", "i64"], kind=_QUANTISED[info.kind], dtype=_SHORT[output.dtype]
+        )
+        *_, columns = info.shape
+        jit.get_entry(program).launch(
+            jit.parallel.threads(info.numel * _DEQUANTISE_NS), info.numel // columns,
+            raw.data_ptr(), output.data_ptr(), columns // per_block, rotary_dim,
+        )  # fmt: skip
 
 
-def _float32(raw: torch.Tensor) -> torch.Tensor:
-    # A new tensor: `.to(float32)` alone would return a view of the mapped file.
-    return raw.clone().view(torch.float32)
-
-
-def _float16(raw: torch.Tensor) -> torch.Tensor:
-    return raw.clone().view(torch.float16).float()
-
-
-def _q4_1(raw: torch.Tensor) -> torch.Tensor:
-    """Blocks of float16 scale d, float16 minimum m and 16 bytes whose low, then high nibbles are q: w = d q
-    + m."""
-    blocks = raw.view(-1, 4 + _BLOCK // 2)
-    scales = blocks[:, :4].contiguous().view(torch.float16).float()
-    packed = blocks[:, 4:]
-    quants = torch.cat([packed & 15, packed >> 4], dim=1)
-    return scales[:, :1] * quants + scales[:, 1:]
-
-
-def _q8_0(raw: torch.Tensor) -> torch.Tensor:
-    """Blocks of float16 scale d and 32 signed bytes q: w = d q."""
-    blocks = raw.view(-1, 2 + _BLOCK)
-    scales = blocks[:, :2].contiguous().view(torch.float16).float()
-    return scales * blocks[:, 2:].contiguous().view(torch.int8)
-
-
-_DEQUANTIZE: dict[GGMLQuantizationType, Callable[[torch.Tensor], torch.Tensor]] = {
-    GGMLQuantizationType.F32: _float32,
-    GGMLQuantizationType.F16: _float16,
-    GGMLQuantizationType.Q4_1: _q4_1,
-    GGMLQuantizationType.Q8_0: _q8_0,
-}
+_dequantise = "tileops.workloads.smollm2._dequantise_cpu"
+#: Nanoseconds that one thread takes for an element.
+_DEQUANTISE_NS = 0.5
+_SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_PLAIN = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
+_QUANTISED = {GGMLQuantizationType.Q4_1: "q4_1", GGMLQuantizationType.Q8_0: "q8_0"}

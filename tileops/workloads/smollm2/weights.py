@@ -89,19 +89,24 @@ def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
     """Dequantises every matrix to `dtype`, which is float32, bfloat16 or float16."""
     config = ModelConfig.from_gguf(file)
 
-    def layer(index: int) -> LayerWeights:
-        def load(name: str) -> torch.Tensor:
-            return file.tensor(f"blk.{index}.{name}.weight", dtype)
+    def stacked(index: int, *names: str) -> torch.Tensor:
+        """Projections with the same input, one below the other."""
+        places = [f"blk.{index}.{name}.weight" for name in names]
+        heights = [file.tensors[place].shape[0] for place in places]
+        matrix = torch.empty(sum(heights), file.tensors[places[0]].shape[1], dtype=dtype)
+        for name, place, part in zip(names, places, matrix.split(heights), strict=True):
+            # Files of Llama models store the rows of queries and keys for interleaved rotary pairs.
+            file.read_into(place, part, config.head_dim if name in ("attn_q", "attn_k") else 1)
+        return matrix
 
-        query = _half_split_rows(load("attn_q"), config.num_heads)
-        key = _half_split_rows(load("attn_k"), config.num_kv_heads)
+    def layer(index: int) -> LayerWeights:
         return LayerWeights(
             attn_norm=file.tensor(f"blk.{index}.attn_norm.weight", torch.float32),
-            qkv=torch.cat([query, key, load("attn_v")]),
-            output=load("attn_output"),
+            qkv=stacked(index, "attn_q", "attn_k", "attn_v"),
+            output=stacked(index, "attn_output"),
             ffn_norm=file.tensor(f"blk.{index}.ffn_norm.weight", torch.float32),
-            gate_up=torch.cat([load("ffn_gate"), load("ffn_up")]),
-            down=load("ffn_down"),
+            gate_up=stacked(index, "ffn_gate", "ffn_up"),
+            down=stacked(index, "ffn_down"),
         )
 
     return ModelWeights(
@@ -110,10 +115,3 @@ def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
         layers=tuple(layer(index) for index in range(config.num_layers)),
         final_norm=file.tensor("output_norm.weight", torch.float32),
     )
-
-
-def _half_split_rows(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Reorders the rows of a query or key projection from interleaved rotary pairs (2i, 2i + 1), as GGUF
-    files of Llama models store them, to pairs (i, i + head_dim / 2)."""
-    rows, columns = weight.shape
-    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
