@@ -8,6 +8,8 @@ to matter for speed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -38,9 +40,13 @@ class TileOpsDecoder:
         self.silu_and_mul = SiluAndMulFwdOp()
         self.add = AddFwdOp()
         self.packs = [pack(matrix) for matrix in weights.matrices] if packed else []
-        shape = (config.num_layers, 1, max_len, config.num_kv_heads, config.head_dim)
-        self.keys, self.values = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
-        self.positions = torch.arange(max_len)
+        # Keys and values of a token side by side, so that one copy stores both.
+        H, H_kv = config.num_heads, config.num_kv_heads
+        self.cache = torch.zeros(config.num_layers, 1, max_len, 2 * H_kv, config.head_dim, dtype=dtype)
+        # A position for each head vector of queries, keys and values: position 0 leaves values as they are, so one
+        # call takes the projections whole.
+        rotated = torch.arange(H + 2 * H_kv) < H + H_kv
+        self.positions = torch.arange(max_len)[:, None] * rotated
         self.position = 0
 
     def reset(self) -> None:
@@ -57,27 +63,39 @@ class TileOpsDecoder:
         Returns:
             Logits ``[1, vocab]``, or ``[T, vocab]``, in the weights' dtype.
         """
-        config, weights = self.config, self.weights
+        config, weights, dtype = self.config, self.weights, self.weights.dtype
         norm, gemm, add, rope = self.norm, self.gemm, self.add, self.rope
         T, start = ids.numel(), self.position
         stop = start + T
         H, H_kv, D = config.num_heads, config.num_kv_heads, config.head_dim
-        dtype, positions = weights.dtype, self.positions[start:stop]
+        positions = self.positions[start:stop].view(-1)
         # One call for the views of all layers: a slice each would cost a decoding step half a millisecond.
-        new_keys, new_values = self.keys[:, 0, start:stop].unbind(), self.values[:, 0, start:stop].unbind()
-        keys, values = self.keys[:, :, :stop].unbind(), self.values[:, :, :stop].unbind()
+        entries = self.cache[:, :, start:stop].unbind()
+        keys, values = self.cache[:, :, :stop, :H_kv].unbind(), self.cache[:, :, :stop, H_kv:].unbind()
+        narrow, wide = _converter(T, config.hidden_size, dtype), _converter(T, config.hidden_size, torch.float32)
+        if dtype == torch.float32:
+            narrow = wide = _unchanged
         x = F.embedding(ids, weights.embedding).float()
         for index, layer in enumerate(weights.layers):
-            qkv = gemm(norm(x, layer.attn_norm).to(dtype), layer.qkv)
-            qk, v = qkv.view(T, -1, D).split((H + H_kv, H_kv), dim=1)
-            q, k = rope(qk, positions).split((H, H_kv), dim=1)
-            new_keys[index].copy_(k)
-            new_values[index].copy_(v)
-            o = self.attention(q[None], keys[index], values[index])
-            x = add(x, gemm(o.view(T, -1), layer.output).float())
-            gate_up = gemm(norm(x, layer.ffn_norm).to(dtype), layer.gate_up)
-            x = add(x, gemm(self.silu_and_mul(gate_up), layer.down).float())
+            qkv = gemm(narrow(norm(x, layer.attn_norm)), layer.qkv)
+            turned = rope(qkv.view(-1, 1, D), positions).view(1, T, -1, D)
+            q, entry = torch.split_with_sizes(turned, (H, 2 * H_kv), 2)
+            entries[index].copy_(entry)
+            o = self.attention(q, keys[index], values[index])
+            x = add(x, wide(gemm(o.view(T, -1), layer.output)))
+            gate_up = gemm(narrow(norm(x, layer.ffn_norm)), layer.gate_up)
+            x = add(x, wide(gemm(self.silu_and_mul(gate_up), layer.down)))
         self.position = stop
         if not all_logits:
             x = x[-1:]
         return gemm(norm(x, weights.final_norm).to(dtype), weights.embedding)
+
+
+def _converter(rows: int, columns: int, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Converts to `dtype` in memory that the next conversion reuses: half the price of ``.to``, and of its cache
+    lines."""
+    return torch.empty(rows, columns, dtype=dtype).copy_
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
