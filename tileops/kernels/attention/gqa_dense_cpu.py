@@ -233,11 +233,13 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         S_kv, H_kv = call.k.shape[1:3]
         group = H // H_kv
         heads = _heads_together(group)
-        chunk = _round_up(min(max(S_kv // 16, 128), 512), _BLOCK)
-        chunks = max(1, -(-S_kv // chunk))
-        chunk = _round_up(-(-S_kv // chunks), _BLOCK)
+        chunks = -(-S_kv // min(max(S_kv // 16, 128), 512))
+        # An even number of equal chunks: an odd one would leave one of two threads waiting.
+        chunks = chunks if chunks < 2 else _round_up(chunks, 2)
+        chunk = _round_up(-(-S_kv // max(1, chunks)), _KEYS)
+        chunks = max(1, -(-S_kv // max(1, chunk)))
         row_bytes = max(1, *_bytes(call.k.strides[1:2], call.k.itemsize))
-        block = max(_BLOCK, min(_PAGES_BYTES // row_bytes, chunk) // _BLOCK * _BLOCK)
+        block = max(_KEYS, min(_PAGES_BYTES // row_bytes, chunk) // _KEYS * _KEYS)
         left, right = _key_limits(call)
         steps = [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
         geometry = _geometry([B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps])
@@ -281,6 +283,8 @@ def _heads_together(group: int) -> int:
     return group if group <= 4 else min((4, 3), key=lambda heads: (_round_up(group, heads), -heads))
 
 
+#: Keys of a chunk and of a block are a multiple of this, so that only the last vector of scores is ragged.
+_KEYS = 16
 #: Queries of one key/value head up to which the decode kernel is faster than packing the keys.
 _FEW_QUERIES = 32
 _LARGEST_HEAD = 256
