@@ -244,6 +244,7 @@ def test_reports_are_plain_values_and_tables(fake):
     content = report.to_dict()
     assert content["kernels"][0]["op"] == "DoubleFwdOp"
     assert content["kernels"][0]["outcomes"] == {"ok": 3}
+    assert content["kernels"][0]["near_best"] == 3
     assert content["kernels"][0]["default_us"] == pytest.approx(1000.0)
     assert report.table().splitlines()[1].split()[:2] == ["Sound", "way=slow"]
     assert default_records().get is not None

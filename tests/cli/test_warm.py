@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tileops
-from tests.cli.helpers import APPLICATION, script, tileops_json
+from tests.cli.helpers import APPLICATION, SMALL_APPLICATION, script, tileops_json
 from tests.cli.helpers import tileops as run
 from tileops import jit, settings
 from tileops.errors import TileOpsError
@@ -39,14 +39,14 @@ def calls(application) -> Path:
 
 
 def test_a_recorded_application_starts_without_compiling(application, calls, tmp_path):
-    assert "ColdKernelError" in script(application, cache=tmp_path, code=1, TILEOPS_JIT="forbid")
-    report = tileops_json("warm", "--calls", calls, "--jobs", 2, cache=tmp_path)
+    report = tileops_json("warm", "--calls", calls, "--jobs", 1, cache=tmp_path)
     assert report["failed"] == []
     assert report["without_kernel"] == {}
     assert report["compiled"] >= 4
     assert script(application, cache=tmp_path, TILEOPS_JIT="forbid") == OUTPUT
-    again = tileops_json("warm", "--calls", calls, cache=tmp_path)
-    assert (again["compiled"], again["present"]) == (0, report["compiled"])
+    with settings.scope(cache_dir=str(tmp_path)):
+        again = tileops.warm(calls=calls)
+    assert (again.compiled, again.present) == (0, report["compiled"])
 
 
 def test_a_warm_deployment_packs_its_weights_without_compiling(tmp_path):
@@ -70,10 +70,14 @@ def test_a_warm_deployment_packs_its_weights_without_compiling(tmp_path):
     assert script(path, cache=tmp_path, TILEOPS_JIT="forbid") == "0\n"
 
 
-def test_another_cpu_is_warmed_by_name(application, calls, tmp_path):
-    run("warm", "--calls", calls, "--cpu", "generic", cache=tmp_path)
-    assert script(application, cache=tmp_path, TILEOPS_JIT="forbid", TILEOPS_CPU="generic") == OUTPUT
-    assert "ColdKernelError" in script(application, cache=tmp_path, code=1, TILEOPS_JIT="forbid")
+def test_another_cpu_is_warmed_by_name(calls, tmp_path):
+    path = tmp_path / "serve.py"
+    path.write_text(SMALL_APPLICATION)
+    with settings.scope(cache_dir=str(tmp_path / "cache")):
+        assert tileops.warm([RMSNormFwdOp], calls=calls, cpu="generic", jobs=1).compiled == 1
+    cold = {"cache": tmp_path / "cache", "TILEOPS_JIT": "forbid"}
+    assert script(path, TILEOPS_CPU="generic", **cold) == "192.0\n"
+    assert "ColdKernelError" in script(path, code=1, **cold)
 
 
 def test_recorded_calls_are_planned_for_a_gpu_that_is_not_there(calls):
@@ -175,3 +179,33 @@ def test_an_unknown_operator_or_arch_is_an_error():
         tileops.warm(["NoSuchOp"])
     with pytest.raises(TileOpsError, match="sm_1"):
         tileops.warm(arch=["sm_1"])
+
+
+@pytest.mark.nightly
+def test_the_demo_starts_without_compiling_on_an_empty_machine(tmp_path):
+    demo = ("demo", "--no-compare", "--max-tokens", 4)
+    calls = tmp_path / "calls.jsonl"
+    said = run(*demo, cache=tmp_path / "made", TILEOPS_RECORD=str(calls))
+    assert tileops_json("warm", "--calls", calls, cache=tmp_path / "warmed")["failed"] == []
+    again = run(*demo, cache=tmp_path / "warmed", TILEOPS_JIT="forbid")
+    assert again.splitlines()[:2] == said.splitlines()[:2]
+    assert "nothing was compiled" in again
+
+
+@pytest.mark.nightly
+def test_an_imported_bundle_serves_every_case_without_compiling(tmp_path):
+    """Every kernel of every case of the manifest, from the cache that imported it and from the bundle itself."""
+    bundle = tmp_path / "all.tobundle"
+    assert tileops_json("warm", cache=tmp_path / "made")["failed"] == []
+    run("cache", "export", bundle, cache=tmp_path / "made")
+    run("cache", "import", bundle, "--trust", cache=tmp_path / "imported")
+    found = needs()
+    assert len(found.programs) > 20
+    places = ({"cache_dir": str(tmp_path / "imported")}, {"cache_dir": "/proc/nowhere", "cache_path": (str(bundle),)})
+    for place in places:
+        jit.reset()
+        with settings.scope(jit="forbid", **place):
+            for need in found.programs:
+                jit.get_entry(need.program)
+        assert jit.stats().compiled == 0
+    jit.reset()

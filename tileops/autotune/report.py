@@ -50,6 +50,12 @@ class KernelReport:
         return self.default_seconds / self.best_seconds
 
     @property
+    def near_best(self) -> int:
+        """How many of the points that work are within 5 % of the fastest: the fewer, the more a search is worth."""
+        ratios = [point.ratio for point in self.points if point.ok]
+        return sum(ratio * 0.95 <= min(ratios) for ratio in ratios)
+
+    @property
     def outcomes(self) -> dict[str, int]:
         """Number of points by outcome; only those that occur."""
         counts = {outcome: sum(point.outcome == outcome for point in self.points) for outcome in OUTCOMES}
@@ -67,6 +73,7 @@ class KernelReport:
             "best_us": _micro(self.best_seconds),
             "speedup": None if math.isnan(self.speedup) else self.speedup,
             "outcomes": self.outcomes,
+            "near_best": self.near_best,
             "measured": self.measured,
             "seconds": self.seconds,
             "persisted": self.persisted,
@@ -135,8 +142,8 @@ class Report:
         }
 
     def table(self) -> str:
-        """A text table with one row for each kernel."""
-        head = ("kernel", "default", "us", "best", "us", "speed-up", "outcomes", "s")
+        """A text table with one row for each kernel; "near" counts the points within 5 % of the best."""
+        head = ("kernel", "default", "us", "best", "us", "speed-up", "outcomes", "near", "s")
         rows = [
             (
                 kernel.kernel,
@@ -146,6 +153,7 @@ class Report:
                 _number(kernel.best_seconds),
                 "" if math.isnan(kernel.speedup) else f"{kernel.speedup:.2f}x",
                 " ".join(f"{outcome}:{count}" for outcome, count in kernel.outcomes.items()),
+                str(kernel.near_best),
                 f"{kernel.seconds:.1f}",
             )
             for kernel in self.kernels

@@ -82,7 +82,7 @@ def compile_all(tasks: Sequence[Task], jobs: int, progress: Callable[[Outcome], 
         TileOpsError: no worker process can be started.
     """
     waiting, outcomes = deque(tasks), []
-    idle = [_Worker() for _ in range(max(1, min(jobs, len(tasks))))]
+    idle = [_Worker() for _ in range(min(jobs, len(tasks)))]
     busy: dict[Connection, tuple[_Worker, Task]] = {}
     workers = list(idle)
     try:

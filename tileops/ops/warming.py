@@ -20,6 +20,7 @@ from tileops.jit import ArtifactKey, pool
 from tileops.jit.keys import key_for
 from tileops.jit.pool import Outcome, Task
 from tileops.jit.program import Program
+from tileops.jit.store import default_store
 from tileops.ops import observing, recording
 from tileops.ops import planned as planning
 from tileops.ops.base import Op
@@ -140,17 +141,20 @@ def warm(
     """
     started = time.perf_counter()
     found = needs(ops, calls=calls, arch=arch, cpu=cpu)
-    tasks = [Task(need.program, need.arch, need.op) for need in found.programs]
+    tasks, present = _tasks(found)
     done = 0
 
     def count(outcome: Outcome) -> None:
         nonlocal done
         done += 1
         if progress is not None:
-            progress(done, len(tasks), outcome)
+            progress(done, len(found.programs), outcome)
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    outcomes = pool.compile_all(tasks, jobs or cores, count)
+    outcomes = [Outcome(task, "present") for task in present]
+    for outcome in outcomes:
+        count(outcome)
+    outcomes += pool.compile_all(tasks, jobs or cores, count)
     observing.warmed()
     refused: dict[str, int] = {}
     for op, name, _, _ in found.refused:
@@ -166,6 +170,21 @@ def warm(
         without_kernel=refused,
         seconds=time.perf_counter() - started,
     )
+
+
+def _tasks(found: Needs) -> tuple[list[Task], list[Task]]:
+    """What has to be compiled, and what the store has: then there may be no need to start a process."""
+    store = default_store()
+    tasks: list[Task] = []
+    present: list[Task] = []
+    for need in found.programs:
+        task = Task(need.program, need.arch, need.op)
+        try:
+            stored = store.get(key_for(need.program, pool.target_of(need.arch))) is not None
+        except TileOpsError:
+            stored = False  # the worker says why
+        (present if stored else tasks).append(task)
+    return tasks, present
 
 
 def needs(
