@@ -7,6 +7,7 @@ a symbolic choice; only then is torch, whose numbers these are, looked up.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any
@@ -14,6 +15,11 @@ from typing import Any
 from tileops.manifest.primitives.registry import DomainError
 
 _PLAIN = (int, float)
+
+
+def _torch() -> Any:
+    """torch: loaded wherever a symbolic number exists, and needed by nothing else here."""
+    return sys.modules["torch"]
 
 
 def is_plain(value: Any) -> bool:
@@ -36,8 +42,7 @@ def require(condition: Any, message: str) -> None:
         if not condition:
             raise DomainError(message)
         return
-    import torch
-
+    torch = _torch()
     try:
         torch._check(condition, lambda: message)
     except RuntimeError:
@@ -48,8 +53,7 @@ def choose(condition: Any, when: Any, unless: Any) -> Any:
     """``when if condition else unless``, both numbers."""
     if is_plain(condition):
         return when if condition else unless
-    import torch
-
+    torch = _torch()
     return torch.sym_ite(condition, when, unless)
 
 
@@ -58,8 +62,7 @@ def largest(values: Iterable[Any]) -> Any:
     items = list(values)
     if not any(map(is_symbolic, items)):
         return max(items)
-    import torch
-
+    torch = _torch()
     return reduce(torch.sym_max, items)
 
 
@@ -68,8 +71,7 @@ def smallest(values: Iterable[Any]) -> Any:
     items = list(values)
     if not any(map(is_symbolic, items)):
         return min(items)
-    import torch
-
+    torch = _torch()
     return reduce(torch.sym_min, items)
 
 
@@ -79,8 +81,7 @@ def total(values: Iterable[Any]) -> Any:
 
 
 def _count(value: Any) -> Any:
-    import torch
-
+    torch = _torch()
     return torch.sym_ite(value, 1, 0) if isinstance(value, torch.SymBool) else value
 
 
@@ -101,9 +102,7 @@ def square_root(value: Any) -> Any:
     result stays symbolic.
     """
     if not is_plain(value):
-        import torch
-        from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
-
-        if has_free_unbacked_symbols(value):
+        torch, shapes = _torch(), sys.modules["torch.fx.experimental.symbolic_shapes"]
+        if shapes.has_free_unbacked_symbols(value):
             return torch.sym_int(torch.sym_sqrt(value))
     return math.isqrt(int(value))
