@@ -197,8 +197,8 @@ class TpeSearch:
         kept = []
         for config in proposed:
             text = config_text(config)
-            trial = self._open[text]
-            if first.get(text, trial.number) >= trial.number:
+            ours = self._open[text].number
+            if first.get(text, ours) >= ours:
                 kept.append(config)
                 continue
             self._study.tell(self._open.pop(text), state=state.FAIL)
