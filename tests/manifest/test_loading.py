@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.manifest.helpers import BASE, base, entry
 from tileops import manifest
@@ -114,3 +115,29 @@ def test_declarations_print_as_people_write_them() -> None:
     assert str(signature.inputs["a"]) == "T Mat[transposed, M, K], written where inplace"
     assert str(signature.inputs["bias"]) == "float32 [N], optional"
     assert str(signature.outputs["output"]) == "T Mat[transposed, M, K], is a"
+
+
+# rule: 001 "An error names the file": faults of YAML itself
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("AFwdOp: &a {family: toy, signature: *a}", "line 1: a value contains itself; write it out"),
+        ("AFwdOp: {family: toy, [a]: b}", "line 1: a key is a name, not a list or a mapping"),
+        ("AFwdOp:\n  family: toy\n  family: toy", "line 3: the key 'family' occurs twice in one mapping"),
+        ("AFwdOp: {family: !thing {a: b}}", "not well-formed YAML"),
+        ("AFwdOp: {family: *nobody}", "not well-formed YAML"),
+    ],
+)
+def test_yaml_that_is_no_plain_tree(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "toy.yaml").write_text(text)
+    with pytest.raises(ManifestError) as caught:
+        loading.read_yaml(tmp_path / "toy.yaml")
+    assert message in str(caught.value)
+
+
+def test_a_tree_is_what_yaml_says(tmp_path: Path) -> None:
+    text = "a: &x [1, 2.5, true, null, 'text', 0x10]\nb: *x\nc: {<<: {p: 1, q: 2}, q: 3}\n'1': ''\n"
+    (tmp_path / "toy.yaml").write_text(text)
+    assert loading.read_yaml(tmp_path / "toy.yaml") == yaml.safe_load(text)
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert loading.read_yaml(tmp_path / "empty.yaml") is None

@@ -38,20 +38,56 @@ class RawEntry:
     fields: dict[str, Any]
 
 
-class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """A safe loader that refuses a key given twice, where YAML would silently keep the last."""
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STRING, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_UNDER_WAY = object()
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+
+class _Builder:
+    """Python values of a tree of YAML nodes; an anchored node is built once.
+
+    Half the time of PyYAML's own constructor, and it refuses a key given twice, where that one keeps the last.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.built: dict[int, Any] = {}
+
+    def build(self, node: Any) -> Any:
+        if node.tag == _STRING:
+            return node.value
+        if node.tag not in _COLLECTIONS:
+            return self.loader.construct_object(node, deep=True)
+        found = self.built.get(id(node))
+        if found is _UNDER_WAY:
+            raise ManifestError(f"{_line(node)}: a value contains itself; write it out")
+        if found is None:
+            self.built[id(node)] = _UNDER_WAY
+            is_list = type(node) is yaml.SequenceNode
+            found = [self.build(item) for item in node.value] if is_list else self._mapping(node)
+            self.built[id(node)] = found
+        return found
+
+    def _mapping(self, node: Any) -> dict[Any, Any]:
         seen: set[str] = set()
+        merges = False
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    line = key.start_mark.line + 1
-                    raise ManifestError(
-                        f"line {line}: the key {key.value!r} occurs twice in one mapping; keep one of them"
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+            if type(key) is not yaml.ScalarNode:
+                raise ManifestError(f"{_line(key)}: a key is a name, not a list or a mapping")
+            if key.value in seen:
+                raise ManifestError(
+                    f"{_line(key)}: the key {key.value!r} occurs twice in one mapping; keep one of them"
+                )
+            seen.add(key.value)
+            merges |= key.tag == _MERGE
+        if merges:
+            self.loader.flatten_mapping(node)
+        return {self.build(key): self.build(value) for key, value in node.value}
+
+
+def _line(node: Any) -> str:
+    return f"line {node.start_mark.line + 1}"
 
 
 def read_yaml(path: Path) -> Any:
@@ -61,7 +97,12 @@ def read_yaml(path: Path) -> Any:
         ManifestError: it cannot be read, or a key occurs twice in one mapping.
     """
     try:
-        return yaml.load(path.read_bytes(), Loader=_Loader)
+        loader = _Loader(path.read_bytes())
+        try:
+            node = loader.get_single_node()
+            return None if node is None else _Builder(loader).build(node)
+        finally:
+            loader.dispose()
     except ManifestError as error:
         raise ManifestError(f"{path.name}: {error}") from None
     except yaml.YAMLError as error:
