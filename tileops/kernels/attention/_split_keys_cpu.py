@@ -20,12 +20,12 @@ _LOG2E = math.log2(math.e)
 
 #: Modes of a launch: chunks into partial results, the merge of partial results, or (on one thread) both.
 CHUNKS, MERGE, BOTH = 0, 1, 2
+#: Layouts of keys and values: whole tokens with little between them, whole heads, or neither.
+TOKENS, HEADS, SPARSE = 0, 1, 2
 #: Bytes before the output of a partial result: its maximum and its sum.
 FACTS_BYTES = 64
 #: Bytes of partial results and scratch up to which a serial launch needs no memory from its caller.
 STACK_BYTES = 16384
-#: Rows between a prefetch and the use of a row.
-_AHEAD = 32
 
 lesser = lang.traced(lambda a, b: lang.select(a < b, a, b), 2)
 greater = lang.traced(lambda a, b: lang.select(a > b, a, b), 2)
@@ -42,7 +42,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
         heads: query heads of a group that are computed together.
 
     `geometry` is ``B, S_q, S_kv, H_kv, group, chunks, keys per chunk, keys per block, window_left, window_right``
-    (-1 for all, the causal limit folded into window_right) and the byte steps of q, k and v over B, S, H.
+    (-1 for all, the causal limit folded into window_right), the byte steps of q, k and v over B, S, H, and the layout.
     `partial` has a record per batch entry, chunk, key/value head and query, the group padded to a multiple of
     `heads`: maximum, sum and unscaled output. `scratch` is per thread. Both are 0 where the stack suffices.
     """
@@ -52,6 +52,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
     padded = padded_head_dim(head_dim, lang.lanes())
     copy_row, fill_row = _panels.copy_row(dtype, form, dense=True), _panels.fill_row()
     store_row = _panels.store_row(out_dtype)
+    ahead = _ahead(head_dim * size)
     score, cap_scores, largest = _scores(dtype, form, head_dim, heads), _cap_scores(), _largest()
     soften, weighted_values = _soften(dtype), _weighted_values(dtype, head_dim, heads)
     decay_of = lang.traced(lambda old, new: lang.exp2_fast(old - new), 2)
@@ -69,6 +70,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
         q_b, q_s, q_h = load_i64(geometry + 80), load_i64(geometry + 88), load_i64(geometry + 96)
         k_b, k_s, k_h = load_i64(geometry + 104), load_i64(geometry + 112), load_i64(geometry + 120)
         v_b, v_s, v_h = load_i64(geometry + 128), load_i64(geometry + 136), load_i64(geometry + 144)
+        layout = load_i64(geometry + 152)
         shift = S_kv - S_q
         columns = (group + heads - 1) // heads * heads
         head_queries = S_q * columns
@@ -96,12 +98,21 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
                 st1(records + i * record, -math.inf)
                 st1(records + i * record + 4, 0.0)
                 fill_row(padded, records + i * record + FACTS_BYTES, ROW_BYTES)
+            batch_keys, batch_values = k + batch * k_b, v + batch * v_b
+            interleaved = layout == TOKENS and -k_s < v - k < k_s
+            for head in range(H_kv):
+                ahead(layout, head, H_kv, batch_keys, k_s, k_h, start, lesser(start + block, stop))
+                if not interleaved:
+                    ahead(layout, head, H_kv, batch_values, v_s, v_h, start, lesser(start + block, stop))
             for first in range(start, stop, block):
                 last = lesser(first + block, stop)
+                after = lesser(last + block, stop)
                 for head in range(H_kv):
-                    head_keys = k + batch * k_b + head * k_h
-                    head_values = v + batch * v_b + head * v_h
-                    next_keys = head_keys + k_h + first * k_s if head + 1 < H_kv else k + batch * k_b + last * k_s
+                    ahead(layout, head, H_kv, batch_keys, k_s, k_h, last, after)
+                    if not interleaved:
+                        ahead(layout, head, H_kv, batch_values, v_s, v_h, last, after)
+                    head_keys = batch_keys + head * k_h
+                    head_values = batch_values + head * v_h
                     for s in range(S_q):
                         low, high = first, last
                         if left >= 0:
@@ -116,7 +127,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
                             i = (head * S_q + s) * columns + g
                             query = queries + i * query_bytes
                             out = records + i * record
-                            score(count, keys, k_s, query, scores, row, scale * LOG2E, values, v_s)
+                            score(count, keys, k_s, query, scores, row, scale * LOG2E)
                             for h in range(heads):
                                 if cap > 0.0:
                                     cap_scores(count, scores + h * row, cap * LOG2E)
@@ -128,7 +139,7 @@ def attend(dtype: str, out_dtype: str, form: str, head_dim: int, heads: int):
                                 st1(out + h * record, peak)
                                 st1(out + h * record + 4, lang.fma(ld1(out + h * record + 4), decay, total))
                                 st1(out + h * record + 8, decay)
-                            weighted_values(count, values, v_s, scores, row, out + FACTS_BYTES, record, next_keys, k_s)
+                            weighted_values(count, values, v_s, scores, row, out + FACTS_BYTES, record)
         if mode != CHUNKS:
             for unit in range(begin if mode == MERGE else 0, end if mode == MERGE else B * H_kv):
                 batch, head = unit // H_kv, unit % H_kv
@@ -149,10 +160,10 @@ def padded_head_dim(head_dim: int, lanes: int) -> int:
 
 
 def _scores(dtype: str, form: str, head_dim: int, heads: int):
-    """``score(n, keys, step, queries, scores, row, scale, then, then_step)``: scaled scores of `heads` queries.
+    """``score(n, keys, step, queries, scores, row, scale)``: scaled scores of `heads` queries.
 
     The `n` keys are `step` bytes apart, queries follow each other in scratch, scores of one query are a row; up
-    to the next whole vector they are -inf. What is read afterwards is at `then`.
+    to the next whole vector they are -inf.
     """
     lanes = lang.lanes()
     pairs = form == "pairs"
@@ -174,18 +185,14 @@ def _scores(dtype: str, form: str, head_dim: int, heads: int):
         paired = zip(vectors[::2], vectors[1::2], strict=True)
         return [t.shuffle(x, y, low) + t.shuffle(x, y, high) for x, y in paired]
 
-    @lang.tile(
-        "n: i64, keys: i64, step: i64, queries: i64, scores: i64, row: i64, scale: f32, then: i64, then_step: i64"
-    )
-    def score(t, n, keys, step, queries, scores, row, scale, then, then_step):
+    @lang.tile("n: i64, keys: i64, step: i64, queries: i64, scores: i64, row: i64, scale: f32")
+    def score(t, n, keys, step, queries, scores, row, scale):
         scales = t.splat(scale)
 
         def block(i, _):
             rows = [keys + step * t.min(i + r, n - 1) for r in range(lanes)]
             partial: list[list[Any]] = [[] for _ in range(heads)]
             for first in range(0, lanes, together):
-                for r in range(first, first + together):
-                    _prefetch(t, i + r + _AHEAD, n, keys, step, then, then_step, head_dim * size)
                 sums = [[t.vconst(0.0)] * together for _ in range(heads)]
                 for vector in range(vectors):
                     key = [load_key(t, rows[first + r], vector) for r in range(together)]
@@ -214,11 +221,40 @@ def _scores(dtype: str, form: str, head_dim: int, heads: int):
     return score
 
 
-def _prefetch(t, i, n, rows, step, then, then_step, nbytes):
-    """Prefetches row `i` of `n`; after the last one, rows of what is read next."""
-    place = t.select_value(i < n, rows + step * i, then + then_step * (i - n))
-    for line in range(0, nbytes, 64):
-        t.prefetch(place + line)
+def _ahead(head_bytes: int):
+    """``ahead(layout, head, heads, rows, step, head_step, first, last)``: asks for rows ``first .. last - 1`` of keys.
+
+    Called for each head in turn. Memory answers fastest when asked for one line after the other: where the heads of a
+    token are neighbours, a head asks for its share of all their lines.
+    """
+    fetch = _fetch()
+
+    @lang.tile("layout: i64, head: i64, heads: i64, rows: i64, step: i64, head_step: i64, first: i64, last: i64")
+    def ahead(t, layout, head, heads, rows, step, head_step, first, last):
+        count, begin = last - first, rows + step * first
+        tokens, whole = layout == TOKENS, layout != SPARSE
+        share = t.select_value(tokens, (count * step + (heads - 1)) // heads, count * step)
+        address = begin + head * t.select_value(tokens, share, head_step)
+        fetch(address, t.select_value(whole, 1, count), step, t.select_value(whole, share, head_bytes))
+
+    return ahead
+
+
+def _fetch():
+    """``fetch(address, rows, step, nbytes)``: asks for rows of `nbytes` that lie `step` bytes apart."""
+
+    @lang.tile("address: i64, rows: i64, step: i64, nbytes: i64")
+    def fetch(t, address, rows, step, nbytes):
+        def line(place, _):
+            t.prefetch(place, locality=2)
+
+        def row(i, _):
+            start = address + step * i
+            t.loop(start, start + nbytes, 64, (), line)
+
+        t.loop(0, rows, 1, (), row)
+
+    return fetch
 
 
 def _cap_scores():
@@ -272,10 +308,9 @@ def _soften(dtype: str):
 
 
 def _weighted_values(dtype: str, head_dim: int, heads: int):
-    """``add(n, values, step, weights, row, out, out_row, then, then_step)``: ``out = decay * out + weights @ values``.
+    """``add(n, values, step, weights, row, out, out_row)``: ``out = decay * out + weights @ values``.
 
-    For `heads` queries; their outputs follow the facts of a record, the third of which is the decay. What is read
-    after the `n` values is at `then`.
+    For `heads` queries; their outputs follow the facts of a record, the third of which is the decay.
     """
     lanes = lang.lanes()
     size = lang.itemsize(dtype)
@@ -294,18 +329,14 @@ def _weighted_values(dtype: str, head_dim: int, heads: int):
         masks = [None if left >= end else t.mask_lt(left - end + lanes) for end in (lanes, 2 * lanes)]
         return [t.load(dtype, place + i * lanes * size, masks[i]) for i in range(2)]
 
-    @lang.tile(
-        "n: i64, values: i64, step: i64, weights: i64, row: i64, out: i64, out_row: i64, then: i64, then_step: i64"
-    )
-    def add(t, n, values, step, weights, row, out, out_row, then, then_step):
+    @lang.tile("n: i64, values: i64, step: i64, weights: i64, row: i64, out: i64, out_row: i64")
+    def add(t, n, values, step, weights, row, out, out_row):
         decays = [t.load_splat("f32", out + out_row * h - FACTS_BYTES + 8) for h in range(heads)]
         for start in range(0, vectors, group):
             mine = range(start, min(start + group, vectors), 2)
 
-            def key(i, sums, mine=mine, first=start == 0):
+            def key(i, sums, mine=mine):
                 place = values + step * i
-                if first:
-                    _prefetch(t, i + _AHEAD, n, values, step, then, then_step, head_dim * size)
                 parts = [part for vector in mine for part in load_value(t, place, vector)]
                 new = []
                 for h in range(heads):

@@ -238,11 +238,13 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         chunks = chunks if chunks < 2 else _round_up(chunks, 2)
         chunk = _round_up(-(-S_kv // max(1, chunks)), _KEYS)
         chunks = max(1, -(-S_kv // max(1, chunk)))
-        row_bytes = max(1, *_bytes(call.k.strides[1:2], call.k.itemsize))
-        block = max(_KEYS, min(_PAGES_BYTES // row_bytes, chunk) // _KEYS * _KEYS)
+        token_bytes = max(1, H_kv * D * (call.k.itemsize + call.v.itemsize))
+        block = max(_KEYS, min(max(2 * _KEYS, _BLOCK_BYTES // token_bytes // _KEYS * _KEYS), chunk))
         left, right = _key_limits(call)
         steps = [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
-        geometry = _geometry([B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps])
+        geometry = _geometry(
+            [B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps, _cache_layout(call)]
+        )
         where = ctypes.addressof(geometry)
 
         padded = _round_up(D, 2 * cpu_target().lanes)
@@ -278,6 +280,15 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         return launch
 
 
+def _cache_layout(call: GQADenseCall) -> int:
+    """How keys and values lie in memory, see `_split_keys_cpu`."""
+    head_bytes, heads = call.k.shape[3] * call.k.itemsize, call.k.shape[2]
+    steps = [_bytes(x.strides[1:3], x.itemsize) for x in (call.k, call.v)]
+    if all(head == head_bytes and heads * head_bytes <= token <= 2 * heads * head_bytes for token, head in steps):
+        return _TOKENS
+    return _HEADS if all(0 <= token <= 2 * head_bytes for token, _ in steps) else _SPARSE
+
+
 def _heads_together(group: int) -> int:
     """How many query heads share the loads of a key: up to four, with little waste in the last of them."""
     return group if group <= 4 else min((4, 3), key=lambda heads: (_round_up(group, heads), -heads))
@@ -288,11 +299,11 @@ _KEYS = 16
 #: Queries of one key/value head up to which the decode kernel is faster than packing the keys.
 _FEW_QUERIES = 32
 _LARGEST_HEAD = 256
-#: Bytes of keys (rows of all heads) that are visited by all heads before the next ones: what the first level of the
-#: translation cache can hold for keys and values together.
-_PAGES_BYTES = 128 << 10
+#: Bytes of keys and values (of all heads) that are visited by all heads while the next ones are fetched.
+_BLOCK_BYTES = 48 << 10
 _STACK_BYTES = 16384
 _CHUNKS, _MERGE, _BOTH = 0, 1, 2
+_TOKENS, _HEADS, _SPARSE = 0, 1, 2
 _FACTS_BYTES = 64
 #: Nanoseconds of one thread per element of a key and a value, each counted once and again for each query.
 _DECODE_NS = 0.025
