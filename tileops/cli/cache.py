@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tileops.cli import cache_explain, catalogue
+from tileops.cli.cache_explain import PLAIN
 from tileops.cli.console import JsonFlag, output, print_json, size, table, usage_error
 from tileops.cli.warm import arch_list, check_cpu
 from tileops.errors import TileOpsError
@@ -137,10 +138,10 @@ def verify(as_json: JsonFlag = False) -> None:
         print_json(facts)
     else:
         for found in facts["damaged"]:
-            output().print(f"{found['place']}: {found['name']}: {found['reason']}", style="red", **_PLAIN)
+            output().print(f"{found['place']}: {found['name']}: {found['reason']}", style="red", **PLAIN)
         verdict = f"{len(known)} damaged" if known else "sound"
         text = f"{kernels} kernels, {tuned} tuning records, {len(bundles)} bundles: {verdict}"
-        output().print(text, **_PLAIN)
+        output().print(text, **PLAIN)
     if known:
         raise typer.Exit(1)
 
@@ -185,7 +186,7 @@ def prune(
         _list(chosen)
     freed = size(sum(entry.size for entry in chosen))
     text = f"{len(chosen)} kernels ({freed}) could go" if dry_run else f"removed {removed} kernels ({freed})"
-    output().print(f"{text} from {store.root}", **_PLAIN)
+    output().print(f"{text} from {store.root}", **PLAIN)
 
 
 @app.command("clear")
@@ -209,7 +210,7 @@ def clear(
         print_json(gone)
         return
     extra = f" and {gone['records']} tuning records" if records else ""
-    output().print(f"removed {gone['kernels']} kernels{extra} from {store.root}", **_PLAIN)
+    output().print(f"removed {gone['kernels']} kernels{extra} from {store.root}", **PLAIN)
 
 
 @app.command("export")
@@ -238,7 +239,7 @@ def export(
     signed = "signed" if facts["signed"] else "not signed"
     output().print(
         f"{file}: {facts['kernels']} kernels, {facts['records']} tuning records, {size(facts['bytes'])}, {signed}",
-        **_PLAIN,
+        **PLAIN,
     )
 
 
@@ -266,11 +267,8 @@ def import_(
     output().print(
         f"{file} (of {made} UTC, tileops {facts['tileops']}): {facts['kernels']} kernels and {facts['records']} tuning "
         f"records imported, {facts['present']} entries were there already",
-        **_PLAIN,
+        **PLAIN,
     )
-
-
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 def _list(entries: list[StoredEntry]) -> None:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from tileops.jit.artifact import ArtifactKey
     from tileops.jit.store import Store, StoredEntry
 
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+"""How to print a line as it is."""
 
 
 def explain(op: str, case_ids: list[str], arches: list[str], cpu: str | None) -> list[dict[str, Any]]:
@@ -54,17 +55,17 @@ def print_explanations(explained: list[dict[str, Any]]) -> None:
     """Prints what `explain` found."""
     console = output()
     for item in explained:
-        console.print(f"{item['case']} ({item['arch']}): {item['program'] or item['state']}", style="bold", **_PLAIN)
+        console.print(f"{item['case']} ({item['arch']}): {item['program'] or item['state']}", style="bold", **PLAIN)
         if item["state"] == "no kernel":
-            console.print(f"  {item['reason']}", **_PLAIN)
+            console.print(f"  {item['reason']}", **PLAIN)
             continue
-        console.print(f"  key {item['key']}", **_PLAIN)
+        console.print(f"  key {item['key']}", **PLAIN)
         if item["state"] == "present":
-            console.print(f"  present in {item['place']}", **_PLAIN)
+            console.print(f"  present in {item['place']}", **PLAIN)
         elif item["nearest"] is None:
-            console.print("  missing: the cache is empty; `tileops warm` fills it", **_PLAIN)
+            console.print("  missing: the cache is empty; `tileops warm` fills it", **PLAIN)
         else:
-            console.print(f"  missing; the nearest key is {item['nearest'][:12]}, which differs in", **_PLAIN)
+            console.print(f"  missing; the nearest key is {item['nearest'][:12]}, which differs in", **PLAIN)
             rows = [(f"    {name}", *_shown(name, sides)) for name, sides in item["differs"].items()]
             table("    field", "wanted", "stored", rows=rows)
 

@@ -128,7 +128,8 @@ def warm(
         calls: a file that ``TILEOPS_RECORD`` or `tileops.record` wrote: warm exactly these calls instead of the
             manifest's cases.
         arch: "native" (a CPU: this one, or `cpu`) and compute capabilities such as "sm_90a"; needs no GPU.
-        cpu: the CPU target of "native": "native", "x86-64-v3" or "generic"; by default as ``TILEOPS_CPU`` says.
+        cpu: the CPU target of "native": "native", "x86-64-v3" or "generic"; by default as ``TILEOPS_CPU`` says. That
+            setting changes, for the whole process, while the calls are planned.
         jobs: processes that compile at a time; by default one for each core.
         progress: called as ``progress(done, total, outcome)`` after each program.
 

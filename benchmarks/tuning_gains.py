@@ -1,0 +1,81 @@
+"""What tuning gains: every case of an operator is tuned, then default and choice are measured again, interleaved.
+
+    python benchmarks/tuning_gains.py GemmFwdOp --cases 12 --budget 60
+
+Run it on a quiet machine. Nothing is written to the user's cache. Cases whose default takes 50 ms or more are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from statistics import median
+
+from tileops import settings
+from tileops.autotune import tune
+from tileops.autotune.measure import ProcessMeasurer
+from tileops.autotune.problem import Problem, record_key
+from tileops.autotune.report import KernelReport
+from tileops.jit.store import default_store
+from tileops.ops.planned import RefusedCall
+from tileops.ops.warming import planned
+
+LONGEST_SECONDS = 0.05
+ROUNDS = 15
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ops", nargs="+")
+    parser.add_argument("--cases", type=int, default=12, help="tuning problems of each operator")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for each of them")
+    options = parser.parse_args()
+    ratios = []
+    with tempfile.TemporaryDirectory() as cache, settings.scope(cache_dir=cache):
+        for op in options.ops:
+            done: set[str] = set()
+            for name, call in planned([op]):
+                if isinstance(call, RefusedCall) or call.kernel.tile_space is None or len(done) == options.cases:
+                    continue
+                problem = record_key(call.kernel, call.call).digest
+                if problem in done:
+                    continue
+                (result,) = tune(call.kernel, call.call, op=name, budget=options.budget).kernels
+                if result.default_seconds >= LONGEST_SECONDS:
+                    continue
+                done.add(problem)
+                ratio = again(call.kernel, call.call, result)
+                ratios.append(ratio)
+                print(
+                    f"{name:16} {call.case_id:36} {result.default_seconds * 1e6:9.1f} us  {ratio:5.2f}x  "
+                    f"{result.near_best:2} of {result.outcomes.get('ok', 0):2} within 5 %  {result.seconds:4.1f} s  "
+                    f"{dict(result.best) if result.best != result.default else 'default'}",
+                    flush=True,
+                )
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"{len(ratios)} cases: geometric mean {mean:.3f}x, least {min(ratios):.3f}x")
+
+
+def again(kernel: type, call: object, result: KernelReport) -> float:
+    """Time of the default over time of the choice, from rounds of both."""
+    if result.best == result.default:
+        return 1.0
+    measurer = ProcessMeasurer(Problem.of(kernel, call), default_store(), jobs=1)
+    try:
+        sides = [dict(result.default), dict(result.best)]
+        repeats = max(1, int(1e-3 / result.default_seconds))
+        times: list[list[float]] = [[], []]
+        for side in sides:
+            measurer.check(side, 60.0)
+        with measurer.exclusive():
+            for turn in range(ROUNDS):
+                for i in (0, 1) if turn % 2 else (1, 0):
+                    times[i].append(measurer.time(sides[i], repeats, 60.0).seconds)
+        return median(times[0]) / median(times[1])
+    finally:
+        measurer.close()
+
+
+if __name__ == "__main__":
+    main()
