@@ -13,8 +13,9 @@ import torch
 import yaml
 
 from tests.manifest.calls import empty
-from tests.manifest.helpers import base, entry, findings, simple
+from tests.manifest.helpers import GROUPED, base, entry, findings, simple
 from tileops.errors import CheckError, ManifestError
+from tileops.manifest import kinds as k
 from tileops.manifest import loading, try_load_entry
 from tileops.manifest.branch import branch_at, discriminants
 from tileops.manifest.entry import Entry
@@ -316,7 +317,26 @@ def test_materialized_tensors_are_contiguous_unshared_and_seeded() -> None:
     assert first["ids"].dtype == torch.int32
 
 
+def test_rows_place_tensors_on_their_devices() -> None:
+    call = cases(entry(base(GROUPED)))[2]
+    placed = materialize(call, "meta")
+    assert {name for name, tensor in placed.items() if tensor.device.type == "cpu"} == {"lengths"}
+    assert placed["lengths"].tolist() == [1, 1]
+
+
 # --- the language ---
+
+
+def test_members_are_of_the_classes_of_the_language() -> None:
+    """Primitives by the kind of their result; a member of one family carries its name."""
+    classes = (k.SHAPE, k.INT, k.DIM, k.BOOL, k.INTS)
+    for name, member in PRIMITIVES.items():
+        if isinstance(member.result, k.Kind):
+            assert member.result in classes or isinstance(member.result, k.Str | k.DType), name
+        assert name.count(".") <= 1
+    families = {name.partition(".")[0] for name in (*PRIMITIVES, *GENERATORS, *PREDICATES) if "." in name}
+    assert families <= {"pool", "conv", "moe", "mhc", "attn"}
+    assert all(isinstance(member.random, bool) for member in GENERATORS.values())
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_files_that_break_the_layout(tmp_path: Path) -> None:
         "[schema] OtherFwdOp: family: 'toy' does not fit the file name; move the entry to toy.yaml or "
         "toy_<shard>.yaml (other.yaml)",
         "[schema] ToyFwdOp: the operator is also in toy.yaml; keep one of the entries (toy_more.yaml:1)",
-        "[schema] adts.Layout.sum.tight.python: expected the path of the Python class, got None (types.yaml)",
+        "[schema] adts.Layout.sum.tight.python: expected the path of the Python class, got None (types.yaml:1)",
     ]
 
 

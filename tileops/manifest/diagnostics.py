@@ -82,12 +82,13 @@ def located(diagnostics: Iterable[Diagnostic], directory: Path) -> list[Diagnost
     composed: dict[str, yaml.Node | None] = {}
     found = []
     for item in diagnostics:
-        if not item.entry or not item.file.endswith(".yaml"):
+        if not item.file.endswith(".yaml"):
             found.append(item)
             continue
         if item.file not in composed:
             composed[item.file] = _composed(directory / item.file)
-        found.append(replace(item, line=_line(composed[item.file], [item.entry, *segments(item.field)])))
+        path = [item.entry] * bool(item.entry) + segments(item.field)
+        found.append(replace(item, line=_line(composed[item.file], path)))
     return found
 
 
