@@ -7,14 +7,17 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.manifest.helpers import BASE, base, entry
+from tests.manifest.helpers import BASE, base, entry, simple
 from tileops.errors import ManifestError
+from tileops.gemm import GemmFwdOp
 from tileops.manifest import load_all, load_entry
 from tileops.manifest.roofline import traffic
 from tileops.manifest.workload import Call, cases
+from tileops.norm import RMSNormFwdOp
 from tileops.perf.formulas import visible_range, visible_scores
 
 
@@ -158,3 +161,40 @@ def test_func_must_exist(path: str, message: str) -> None:
     fields: dict[str, Any] = base()
     fields["roofline"] = {"func": path}
     assert any(message in item for item in findings(fields))
+
+
+# rule: rules.md 3 "roof_key() default"; the unit that an optimal implementation would use
+def test_the_roof_of_an_op() -> None:
+    norm, gemm = RMSNormFwdOp(normalized_shape=(8,)), GemmFwdOp()
+    assert norm.roof_key() == gemm.roof_key() == "cuda_core.fp32"
+    x = torch.zeros(2, 8, dtype=torch.bfloat16)
+    norm(x)
+    gemm(x, x)
+    assert norm.roof_key() == "cuda_core.fp32"
+    assert gemm.roof_key() == "tensor_core.bf16"
+    assert norm.eval_roofline()[1] == 2 * 2 * 16
+    assert norm.eval_roofline_read_bytes() == 2 * 16
+
+
+# rule: 003 Table 4 "the interface of call"
+def test_what_a_cost_function_reads() -> None:
+    text = """
+    forall: {M: Dim, N: Dim, seq_lens: "Seq[Int]", T: "DType[float16 | float32]"}
+    params: {limit: {type: "int | None", default: null}}
+    inputs:
+      x: {dtype: T, shape: "[M]"}
+      offsets: {dtype: int32, shape: "[N + 1]", values: "prefix_sum(seq_lens)"}
+      bias: {dtype: T, shape: "[M]", optional: true}
+    outputs: {y: {dtype: T, shape: "[double]", buffer: out}}
+    let: {double: "2 * M"}
+    """
+    (call,) = cases(entry(simple(text, "[{M: 4, seq_lens: [3, 1], dtype_cases: [{T: float16}], label: row}]")))
+    view = call.view()
+    assert view.indices == {"limit": None, "M": 4, "N": 2, "seq_lens": [3, 1], "T": "float16", "double": 8}
+    assert [view.present(name) for name in ("x", "bias", "y", "out", "limit")] == [True, False, True, False, False]
+    assert view.tensors == {"x": ((4,), "float16"), "offsets": ((3,), "int32"), "y": ((8,), "float16")}
+    assert [view.bytes(name) for name in ("x", "offsets", "y", "bias")] == [8, 12, 16, 0]
+    assert view.metadata_values("offsets").tolist() == [0, 3, 4]
+    assert view.stages == {}
+    with pytest.raises(ManifestError, match="the contents of 'x' are not known, as on meta tensors"):
+        view.metadata_values("x")

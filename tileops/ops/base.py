@@ -27,6 +27,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -56,7 +57,15 @@ from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, device_facts, numel, spec_of
 from tileops.ops.gradients import Gradient
 from tileops.ops.placing import Placing
-from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache, allocate_and_launch, allocate_only
+from tileops.ops.plans import (
+    CallRecord,
+    Hot,
+    Plan,
+    PlanCache,
+    allocate_and_launch,
+    allocate_and_launch_once,
+    allocate_only,
+)
 
 _instances: weakref.WeakSet[Op] = weakref.WeakSet()
 
@@ -252,6 +261,7 @@ class Op(Boundary, Placing):
         record = CallRecord(checked, dtype, device, facts)
         recording.record(self, facts)
         target = registry.select_target(name, self.target, device)
+        settle: Callable[[], Any] | None = None
         if self._writes_nothing(tensors, outputs, found):
             run = allocate_only(outputs, device)
         elif target != backend.BUILTIN:
@@ -260,12 +270,18 @@ class Op(Boundary, Placing):
         else:
             with _current_device(device):
                 launch = self._bind(facts)
-            held = self._held_on(device, checked)
-            run = allocate_and_launch(self._input_names, outputs, device, launch, held)
-        run = contents.validated(name, self._input_names, self._construction, checked, run)
+            if self._plain and device.type == "cpu":
+                run = allocate_and_launch_once(outputs, device, launch)
+                settle = partial(allocate_and_launch, self._input_names, outputs, device, launch)
+            else:
+                held = self._held_on(device, checked)
+                run = allocate_and_launch(self._input_names, outputs, device, launch, held)
+        whole = contents.validated(name, self._input_names, self._construction, checked, run)
+        if whole is not run:
+            settle = None
         if found is not None and found.writes:
-            run = effects.writing(name, self._input_names, found, run)
-        return Plan(run, record, facts.packed)
+            whole = effects.writing(name, self._input_names, found, whole)
+        return Plan(whole, record, facts.packed, settle)
 
     def _writes_nothing(self, tensors: Sequence[Any], outputs: Sequence[Any], found: Effects | None) -> bool:
         """Whether every tensor that a call writes, each output and each written input, has no elements."""
@@ -493,6 +509,10 @@ class Op(Boundary, Placing):
             RuntimeError: no call has completed yet.
         """
         return self._signature.read_bytes(self._last_call().checked)
+
+    def roof_key(self) -> str:
+        """The unit whose peak bounds this op, as device profiles name it: that of an optimal implementation."""
+        return "cuda_core.fp32"
 
     # For readers without tensors
 

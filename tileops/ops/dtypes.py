@@ -34,6 +34,19 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
+_TENSOR_CORE_KEYS = {
+    torch.float16: "tensor_core.fp16",
+    torch.bfloat16: "tensor_core.bf16",
+    torch.float8_e4m3fn: "tensor_core.fp8",
+    torch.float8_e5m2: "tensor_core.fp8",
+}
+
+
+def tensor_core_key(dtype: torch.dtype | None) -> str:
+    """The unit of a device profile that multiplies matrices of `dtype` exactly as the op states."""
+    return "cuda_core.fp32" if dtype is None else _TENSOR_CORE_KEYS.get(dtype, "cuda_core.fp32")
+
+
 def torch_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Construction parameters of a manifest row, which names dtypes and writes ADT values, as an op takes them."""
     return {name: _argument(value) for name, value in values.items()}

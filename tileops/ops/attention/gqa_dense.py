@@ -10,6 +10,7 @@ import torch
 from tileops.kernels.attention.call_spec import GQADenseCall, GQADenseFwdInterface
 from tileops.kernels.attention.gqa_dense_cpu import GQADenseDecodeCpuKernel, GQADensePrefillCpuKernel
 from tileops.ops.base import Op
+from tileops.ops.dtypes import tensor_core_key
 from tileops.ops.facts import CallFacts
 
 
@@ -80,6 +81,10 @@ class GQADenseFwdOp(Op):
         self.rope_layout = rope_layout
         self.out_dtype = out_dtype
         super().__init__(target=target)
+
+    def roof_key(self) -> str:
+        """Tensor cores for the dtypes that they multiply, by the last call; CUDA cores for float32."""
+        return tensor_core_key(self.dtype)
 
     def _call_spec(self, facts: CallFacts) -> GQADenseCall:
         head_dim = facts["q"].shape[3]

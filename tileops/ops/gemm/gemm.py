@@ -9,6 +9,7 @@ import torch
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
 from tileops.kernels.gemm.gemm_cpu import GemmCpuKernel
 from tileops.ops.base import Op
+from tileops.ops.dtypes import tensor_core_key
 from tileops.ops.facts import CallFacts
 from tileops.ops.gemm.gradient import gemm_gradient
 from tileops.ops.gemm.pack import find_pack
@@ -57,6 +58,10 @@ class GemmFwdOp(Op):
     def _call_token(self, a: torch.Tensor, b: torch.Tensor) -> Any:
         """The living pack of `b` that this op can use, or None."""
         return find_pack(b, self.trans_b)
+
+    def roof_key(self) -> str:
+        """Tensor cores for the dtypes that they multiply, by the last call; CUDA cores for float32."""
+        return tensor_core_key(self.dtype)
 
     def _call_spec(self, facts: CallFacts) -> GemmCall:
         return GemmCall(
