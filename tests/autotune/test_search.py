@@ -219,6 +219,21 @@ def test_plots_show_each_parameter(fake, tmp_path):
         Report().plot(tmp_path / "empty.png")
 
 
+def test_a_budget_that_is_spent_on_compiling_is_no_error(fake, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("tileops.autotune.session.time.monotonic", lambda: clock[0])
+
+    class SlowCompiler(fake):
+        def compile(self, configs, limit):
+            clock[0] += 7.0
+            return super().compile(configs, limit)
+
+    (result,) = tune(kernels.Grid, CALL, measurer=SlowCompiler(lambda config: Result("timeout")), budget=10.0).kernels
+    assert (result.best, result.measured, result.persisted) == (result.default, 0, False)
+    assert "give a larger budget" in result.note
+    assert lookup(kernels.Grid, CALL) is None
+
+
 def test_trials_bound_the_search(fake):
     (result,) = tune(kernels.Grid, CALL, measurer=fake(bowl), trials=5).kernels
     assert len(result.points) == 5

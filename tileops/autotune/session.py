@@ -44,6 +44,7 @@ _SPREAD = 0.3  # a quieter half that spreads wider than this is no measurement
 _FINALISTS = 4
 _LOSER = 1.3  # after three rounds, a config this much slower than the best of its batch is not timed again
 _SEARCH_SHARE = 0.75  # of the budget
+_FIRST_RUN = 2.0  # seconds; with less left, a default that does not answer may be all right
 _SAMPLE_SECONDS = 1e-3  # launches are repeated to fill a sample of this length
 
 
@@ -153,7 +154,12 @@ def tune(
                 problem = Problem.of(kernel, call, outputs=outputs, updated=updated, values=values, seed=seed)
                 measurer = ProcessMeasurer(problem, default_store(), jobs)
             session = _Session(facts, search, measurer, budget, trials, listener)
-            result = session.run(first)
+            try:
+                result = session.run(first)
+            except _BudgetSpent:
+                note = f"the default was not measured within {budget:g} s: give a larger budget"
+                log.warning("%s: %s", kernel.__qualname__, note)
+                return _done(facts.unmeasured(note))
             if result.persisted:
                 points = tuple(result.points)
                 made = Record(result.best, result.default, points, op, environment())
@@ -168,6 +174,10 @@ def tune(
             listener.close()
     log.info("%s", result.summary())
     return _done(result)
+
+
+class _BudgetSpent(Exception):
+    """Compiling the default left too little time to run it."""
 
 
 def on_tune(hook: Callable[[KernelReport], None]) -> Callable[[], None]:
@@ -387,8 +397,11 @@ class _Session:
         self._report("compile")
         self._compile([*fresh, *candidates])
         for candidate in [*fresh, *candidates]:
+            time_to_check = self._left()
             if candidate.result.ok:
                 candidate.result = self._check(candidate)
+                if candidate is self._default and candidate.result.outcome == "timeout" and time_to_check < _FIRST_RUN:
+                    raise _BudgetSpent
             if candidate is self._default and not candidate.result.ok:
                 self._fail()
         if fresh:
