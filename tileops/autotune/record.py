@@ -131,6 +131,7 @@ class RecordStore:
 
     def __init__(self, root: Path, trust_group: bool = False, bundles: Sequence[Bundle] = ()) -> None:
         self.root = root
+        self._records = str(root / RECORDS)  # asked at every new kind of call
         self.bundles = tuple(bundles)
         self.disk = ByteStore(root, RECORDS, trust_group=trust_group)
         self._known: dict[str, Record | None] = {}
@@ -143,7 +144,7 @@ class RecordStore:
 
     def may_hold(self) -> bool:
         """False where nothing was ever recorded, so that a new call need not look."""
-        return bool(self.bundles) or os.path.isdir(self.root / RECORDS)
+        return bool(self.bundles) or os.path.isdir(self._records)
 
     def _read(self, key: ArtifactKey) -> Record | None:
         """What was measured here comes before what came with a bundle."""

@@ -68,7 +68,16 @@ class Program:
         **config: Value,
     ) -> Program:
         """The program of `factory` with `config` compiled in (sorted here)."""
-        return cls(factory, tuple(sorted(config.items())), tuple(args), device, block, dynamic_smem, grain)
+        # Every call of a new kind makes its programs anew, and almost always the same few. The text tells True
+        # from 1 and 1 from 1.0, which are equal as keys.
+        key = (factory, *args, device, block, dynamic_smem, grain, repr(config))
+        found = _known.get(key)
+        if found is None:
+            found = cls(factory, tuple(sorted(config.items())), tuple(args), device, block, dynamic_smem, grain)
+            if len(_known) >= _KNOWN_LIMIT:
+                _known.clear()
+            _known[key] = found
+        return found
 
     @property
     def source(self) -> str:
@@ -89,6 +98,10 @@ class Program:
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self.config)
         return f"{self.factory}({values})"
+
+
+_KNOWN_LIMIT = 4096
+_known: dict[tuple[Any, ...], Program] = {}
 
 
 def _check_value(factory: str, name: str, value: Any) -> None:

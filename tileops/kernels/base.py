@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ DTYPES: dict[str, tuple[int, str]] = {
 }
 
 
+@lru_cache(maxsize=1024)
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a contiguous tensor of `shape`."""
     strides = []
@@ -228,7 +230,9 @@ class Kernel:
     @classmethod
     def identity(cls, call: Any, config: Config) -> Hashable:
         """The build identity: calls with equal identity share one kernel instance."""
-        return cls, tuple(sorted(cls.programs(call, config).items())), tuple(sorted(config.items()))
+        programs = cls.programs(call, config)
+        named = tuple(programs.items()) if len(programs) < 2 else tuple(sorted(programs.items()))
+        return cls, named, tuple(sorted(config.items()))
 
     def __init__(self, config: Config, entries: Mapping[str, Any]) -> None:
         self.config = dict(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def broadcast_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
@@ -27,6 +28,12 @@ def coalesce(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
         The smallest equivalent shape (at least one axis; ``(1,)`` for a single element) and each operand's
         strides over it, so that a contiguous call always comes out with one axis.
     """
+    return _coalesce(tuple(shape), *map(tuple, strides))
+
+
+# Choosing, identifying and binding a kernel ask for the same layouts in turn.
+@lru_cache(maxsize=1024)
+def _coalesce(shape: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     sizes: list[int] = []
     steps: list[list[int]] = []  # one list of per-operand steps for each kept axis
     for axis, size in enumerate(shape):

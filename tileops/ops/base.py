@@ -251,7 +251,7 @@ class Op(Boundary, Placing):
         device = self._call_device(tensors)
         checked = self._signature.check_call(self._construction, tensors)
         found = None if self._plain else effects.effects_at(self.entry, checked.branch)
-        outputs = _output_specs(checked, found)
+        outputs = effects.output_specs(checked, found)
         present = next((tensor for tensor in tensors if tensor is not None), None)
         dtype = next(item.dtype for item in checked.outputs if item is not None) if present is None else present.dtype
         record, facts = CallRecord(checked, dtype, device, None), None
@@ -589,15 +589,6 @@ def _warn_full_shapes(cls: type[Op]) -> None:
             TileOpsWarning,
             stacklevel=2,
         )
-
-
-def _output_specs(checked: Any, found: Effects | None) -> list[Any]:
-    """What becomes of each output: shape and dtype of a new tensor, the position of the caller's, or None."""
-    places = [FRESH] * len(checked.outputs) if found is None else found.results
-    return [
-        None if output is None else (tuple(output.shape), output.dtype) if place == FRESH else place
-        for output, place in zip(checked.outputs, places, strict=True)
-    ]
 
 
 def _renew_locks() -> None:

@@ -118,6 +118,15 @@ def _effects(entry: Entry, written: set[str], out: bool, outputs: set[str]) -> E
     return Effects("".join(parts), places, tuple(results))
 
 
+def output_specs(checked: Any, found: Effects | None) -> list[Any]:
+    """What becomes of each output: shape and dtype of a new tensor, the position of the caller's, or None."""
+    places = [FRESH] * len(checked.outputs) if found is None else found.results
+    return [
+        None if output is None else (tuple(output.shape), output.dtype) if place == FRESH else place
+        for output, place in zip(checked.outputs, places, strict=True)
+    ]
+
+
 # Written tensors
 
 

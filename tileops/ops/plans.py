@@ -55,24 +55,36 @@ class Plan:
         fits: ``fits(*tensors)``: the tensors that are present are like those of an earlier call of this plan,
             in every respect that matters. Never true of what the plan does not serve, false of some that it
             does.
+        settle: makes a `run` that costs more to make and less to call, for a plan that is used again; or None.
         tracked: one of those tensors required a gradient (and grad mode was off).
-        renewals: how often `fits` may still be made anew for tensors that it refused.
+        renewals: how often `fits` may still be made anew for tensors that it refused; above the limit before the first
+            call.
     """
 
-    __slots__ = ("fits", "layout", "record", "renewals", "run", "tracked", "used")
+    __slots__ = ("fits", "layout", "record", "renewals", "run", "settle", "tracked", "used")
 
-    def __init__(self, run: Run, record: CallRecord, layout: str | None = None) -> None:
+    def __init__(
+        self, run: Run, record: CallRecord, layout: str | None = None, settle: Callable[[], Run] | None = None
+    ) -> None:
         self.run = run
+        self.settle = settle
         self.record = record
         self.used = True
         self.layout = layout
         self.fits = _never
         self.tracked = False
         # On CUDA the alignment of an address is part of the signature, and `fits` does not see it.
-        self.renewals = _RENEWALS if record.device.type == "cpu" else 0
+        self.renewals = _RENEWALS + 1 if record.device.type == "cpu" else 0
 
     def renew(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Makes `fits` true of `tensors`, which the plan has just served."""
+        """Makes `fits` true of `tensors`, which the plan has just served; not of its first call, because many a
+        call never comes again (each step of a decoder has its own lengths).
+        """
+        if self.renewals > _RENEWALS:
+            self.renewals = _RENEWALS
+            return
+        if self.settle is not None:
+            self.run, self.settle = self.settle(), None
         if not self.fits(*tensors):
             self.renewals -= 1
             self.tracked = any(tensor.requires_grad for tensor in tensors)
@@ -209,6 +221,33 @@ def allocate_and_launch(
     launched = tuple(f"t{place}" for place, name in enumerate(names) if name != OUT)
     make = _composer(len(names), launched, len(held), tuple(sources), device.type == "cuda")
     return make(launch, [*values, *held], device.index)
+
+
+def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device, launch: Callable[..., None]) -> Run:
+    """Like `allocate_and_launch` for a call that may never come again: cheap to make.
+
+    Args:
+        outputs: what becomes of each output; all are new.
+        device: the call device, a CPU.
+        launch: a bound kernel.
+    """
+    if len(outputs) == 1 and outputs[0] is not None:
+        allocate = allocator(outputs[0], device)
+
+        def single(*tensors: torch.Tensor | None) -> Any:
+            result = allocate()
+            launch(*tensors, result)
+            return result
+
+        return single
+    make = [allocator(output, device) for output in outputs]
+
+    def several(*tensors: torch.Tensor | None) -> Any:
+        results = [allocate() for allocate in make]
+        launch(*tensors, *results)
+        return _result(results)
+
+    return several
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ silent fallback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -127,7 +127,7 @@ def _unavailable(kernel: type[Kernel], call: CallSpec) -> str | None:
     return None
 
 
-def choose(op: str, site: str, kernels: Iterable[type[Kernel]], call: CallSpec) -> type[Kernel]:
+def choose(op: str, site: str, kernels: Sequence[type[Kernel]], call: CallSpec) -> type[Kernel]:
     """The one implementation that serves `call`.
 
     Raises:
@@ -135,6 +135,9 @@ def choose(op: str, site: str, kernels: Iterable[type[Kernel]], call: CallSpec) 
         DispatchError: every available one refuses (the message lists the reasons), or several accept and none
             is preferred.
     """
+    accepted = [kernel for kernel in kernels if _unavailable(kernel, call) is None and kernel.refusal(call) is None]
+    if len(accepted) == 1:
+        return accepted[0]
     verdicts = explain(kernels, call)
     chosen = [verdict.kernel for verdict in verdicts if verdict.outcome == "chosen"]
     if len(chosen) == 1:

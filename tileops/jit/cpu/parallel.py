@@ -27,6 +27,7 @@ SERIAL_BELOW_NS = 3_500.0
 RELEASE_GIL_ABOVE_NS = 20_000.0
 #: Nanoseconds of serial work that each further thread should at least get.
 SHARE_NS = 1_700.0
+_CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def limit(work_ns: float) -> int:
         return 0
     if launcher().name == "serial":
         return 1 if work_ns > RELEASE_GIL_ABOVE_NS else 0
-    return max(2, min(int(work_ns / SHARE_NS), os.cpu_count() or 1))
+    return max(2, min(int(work_ns / SHARE_NS), _CORES))
 
 
 def team(limit: int) -> int:
