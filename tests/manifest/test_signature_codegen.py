@@ -533,3 +533,21 @@ def test_a_rule_speaks_before_the_let_that_it_guards() -> None:
     with pytest.raises(CheckError, match=r"shape_rules\[1\]: 'doubled >= 8' does not hold for doubled=4"):
         signature.construct(groups=32)
     assert signature.check_call(signature.construct(groups=2), (empty(3),)).outputs[0].shape == (32,)
+
+
+# rule: 001 "Within an entry, index, let and tensor names are distinct"; no name of an entry is one of the generated code
+def test_names_of_an_entry_do_not_hide_those_of_generated_code() -> None:
+    text = """
+    forall: {c: Dim, M: Dim}
+    params: {check: {type: int, default: 2}, make_check: {type: int, default: 1}}
+    inputs:
+      a: {dtype: float32, shape: "[c, check * make_check]"}
+      max: {dtype: float32, shape: "[M, c]"}
+      prod: {dtype: float32, shape: "[M]"}
+    outputs: {y: {dtype: float32, shape: "[c, M, check]"}}
+    shape_rules: ["max(c, M) > check and prod((c, M)) > 0"]
+    """
+    signature = signature_for(entry(simple(text), "NamesFwdOp"))
+    checked = signature.check_call(signature.construct(), (empty(1, 2), empty(3, 1), empty(3)))
+    assert checked.outputs[0].shape == (1, 3, 2)
+    assert checked.indices == {"check": 2, "make_check": 1, "c": 1, "M": 3}

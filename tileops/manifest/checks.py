@@ -17,8 +17,8 @@ from tileops.manifest.signature import OUT
 
 KEY = re.compile(r"[A-Z][A-Za-z0-9]*Op")
 QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
-#: Builtins that generated code calls, and arguments that every op has; a declared name may not hide them.
-RESERVED = ("isinstance", "len", "tuple", "self", "target")
+#: Builtins that generated code calls, arguments that every op has, and the float inf; no declared name may hide them.
+RESERVED = ("isinstance", "len", "tuple", "self", "target", "inf")
 
 
 # --- schema ---

@@ -65,9 +65,9 @@ class Source:
 
 
 def emit_call_check(op: str, plan: Plan) -> Source:
-    """Source of ``make_check(c) -> check(*tensors)`` for one branch.
+    """Source of ``make_check(_c) -> _check(*tensors)`` for one branch.
 
-    `c` maps parameters to their values; `check` takes the tensors in forward order, None where absent, and
+    `_c` maps parameters to their values; `_check` takes the tensors in forward order, None where absent, and
     returns a `Checked`.
     """
     return _Emitter(op, plan).emit()
@@ -92,24 +92,24 @@ class _Emitter:
         out = self.out
         where = ", ".join(f"{name}={value!r}" for name, value in self.branch.point) or "no choices"
         out.add(f"# {self.op}: the check of a call ({where}). Generated from its manifest entry.")
-        out.add("def make_check(c):")
+        out.add("def make_check(_c):")
         out.depth = 1
         construction = [step for step in self.plan.steps if step.at_construction]
         for name in self._used_parameters():
-            out.add(f"{name} = c[{name!r}]")
+            out.add(f"{name} = _c[{name!r}]")
         for tensor in self.branch.held.values():
             self._tensor_facts(tensor, device=None)
             out.add(f"_s_{tensor.name} = {tensor.name}.shape")
         for step in construction:
             self._step(step)
         arguments = ", ".join(self.signature.forward_order)
-        out.add(f"def check({arguments}):")
+        out.add(f"def _check({arguments}):")
         out.depth = 2
         self._device_block()
         self._steps([step for step in self.plan.steps if not step.at_construction])
         self._result()
         out.depth = 1
-        out.add("return check")
+        out.add("return _check")
         return out
 
     def _used_parameters(self) -> list[str]:
@@ -374,7 +374,7 @@ class _Emitter:
             for step in self.plan.steps
             if isinstance(step, BindDim | BindAffine | BindShape | BindDType | Let)
         ]
-        indices = ", ".join(["**c", *(f"{name!r}: {name}" for name in dict.fromkeys(solved))])
+        indices = ", ".join(["**_c", *(f"{name!r}: {name}" for name in dict.fromkeys(solved))])
         inputs = ", ".join(
             f"{name!r}: (tuple(_s_{name}), {self._render(tensor.dtype)})"
             for name, tensor in {**self.branch.held, **self.branch.inputs}.items()
