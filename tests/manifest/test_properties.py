@@ -12,17 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.manifest.calls import empty
 from tests.manifest.helpers import BASE, GROUPED, base, entry
-from tileops.errors import ManifestError
+from tileops.errors import CheckError, ManifestError
 from tileops.manifest import kinds as k
 from tileops.manifest import validate
 from tileops.manifest.diagnostics import Diagnostic
 from tileops.manifest.expr import Facts, Scope, evaluate, fold, infer, parse, parse_shape
+from tileops.manifest.plan import plan_branch
+from tileops.manifest.unify import unify
 from tileops.manifest.workload import cases
+from tileops.ops.signature_codegen import signature_for
 
 
 def examples(count: int) -> settings:
@@ -270,3 +275,35 @@ def test_random_signatures_are_inferred_back_from_their_tensors(made: tuple[dict
         assert call.indices["B"] == len(fields["workloads"][0]["lens"])
     for tensor in call.inputs.values():
         assert all(size >= 0 for size in tensor.shape)
+
+
+@examples(80)
+@given(signatures(), st.data())
+def test_generated_and_abstract_checks_agree_on_random_signatures(made: tuple[dict[str, Any], Any], data: Any) -> None:
+    """On the row's own tensors, and where one of their sizes is another: the same indices, or the same refusal."""
+    toy = entry(made[0])
+    (call,) = cases(toy)
+    shapes = {name: list(item.shape) for name, item in call.inputs.items()}
+    sized = sorted(name for name, shape in shapes.items() if shape)
+    if sized and data.draw(st.booleans(), "damage"):
+        shape = shapes[data.draw(st.sampled_from(sized))]
+        shape[data.draw(st.integers(0, len(shape) - 1))] = data.draw(st.integers(0, 6), "size")
+    signature = signature_for(toy)
+    construction = signature.construct(**call.params)
+    tensors = [
+        empty(*shapes[name], dtype=getattr(torch, call.inputs[name].dtype)) if name in shapes else None
+        for name in call.forward_order
+    ]
+    facts = {name: (tuple(shapes[name]), call.inputs[name].dtype) for name in shapes}
+
+    def abstract() -> dict[str, Any]:
+        return unify(toy.name, plan_branch(call.branch), construction.values, facts)
+
+    assert _outcome(lambda: signature.check_call(construction, tensors).indices) == _outcome(abstract)
+
+
+def _outcome(check: Callable[[], dict[str, Any]]) -> Any:
+    try:
+        return check()
+    except CheckError as error:
+        return str(error)
