@@ -49,6 +49,7 @@ class FakeMeasurer:
         self.checked: list[dict[str, Any]] = []
         self.published: list[dict[str, Any]] = []
         self.closed = False
+        self.renewed = 0
 
     def compile(self, configs, limit):
         self.compiled += configs
@@ -65,6 +66,9 @@ class FakeMeasurer:
     def _result(self, config) -> Result:
         found = self._seconds(config)
         return found if isinstance(found, Result) else Result("ok", found * self._noise(self.samples))
+
+    def renew(self):
+        self.renewed += 1
 
     @contextmanager
     def exclusive(self):

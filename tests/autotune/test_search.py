@@ -234,6 +234,19 @@ def test_a_budget_that_is_spent_on_compiling_is_no_error(fake, monkeypatch):
     assert lookup(kernels.Grid, CALL) is None
 
 
+@pytest.mark.parametrize(("again", "chosen"), [(0.95, "good"), (0.99, "slow"), (1.1, "slow")])
+def test_a_small_gain_must_show_again_in_a_fresh_process(fake, again, chosen):
+    def seconds(config):
+        gain = again if measurer.renewed else 0.96
+        return 1e-3 * {"slow": 1.0, "medium": 1.2, "good": gain}[config["way"]]
+
+    measurer = fake(seconds)
+    (result,) = tune(kernels.Sound, CALL, measurer=measurer).kernels
+    assert result.best == {"way": chosen}
+    assert measurer.renewed == 1
+    assert result.speedup == pytest.approx(1 / again if chosen == "good" else 1.0)
+
+
 def test_trials_bound_the_search(fake):
     (result,) = tune(kernels.Grid, CALL, measurer=fake(bowl), trials=5).kernels
     assert len(result.points) == 5

@@ -71,6 +71,10 @@ class Measurer(Protocol):
         """A lock over the device, held while timing."""
         ...
 
+    def renew(self) -> None:
+        """Goes on with a fresh process and fresh tensors."""
+        ...
+
     def publish(self, config: Config) -> None:
         """Keeps the compiled kernels of `config`; those of all others are dropped when the measurer is
         closed.
@@ -234,6 +238,9 @@ class ProcessMeasurer:
 
     def time(self, config: Config, repeats: int, limit: float) -> Result:
         return self._workers[0].call(limit, "time", dict(config), repeats)
+
+    def renew(self) -> None:
+        self._workers[0].kill()  # the next request starts another
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

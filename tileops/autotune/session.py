@@ -4,7 +4,7 @@ Candidates are compiled and checked in worker processes and timed in rounds: eve
 a round, the default in each batch, so that whatever slows the machine for a while slows all of them. What
 counts is a candidate's time over the default's, from the quieter half of the rounds. The best few are
 measured again together; of those within 2 % of the fastest, the first in the order of the space is chosen,
-so that runs agree.
+so that runs agree. A gain of a few percent must show again in a fresh process, else the default stays.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ EFFORTS: dict[Effort, tuple[float, int | None]] = {"quick": (15.0, 16), "full": 
 """Seconds, and points to measure; None: all of a small space, 64 of a large one."""
 
 _TIE = 0.02  # configs this close to the fastest are equal, and the first of them is taken
+_CLEAR = 0.93  # a config at this part of the default's time is faster beyond doubt
 _SPREAD = 0.3  # a quieter half that spreads wider than this is no measurement
 _FINALISTS = 4
 _LOSER = 1.3  # after three rounds, a config this much slower than the best of its batch is not timed again
@@ -498,7 +499,31 @@ class _Session:
             self._points[point.text] = Point(point.config, "ok", found.seconds, found.seconds / self._default.seconds)
         if any(found.spread > _SPREAD for found in contenders):
             return "timings vary too much to choose by; nothing was recorded", self._facts.default
-        return "", self._choose([self._points[config_text(found.config)] for found in contenders[1:]])
+        best = self._choose([self._points[config_text(found.config)] for found in contenders[1:]])
+        return "", best if self._reproduces(best, contenders) else self._facts.default
+
+    def _reproduces(self, best: Mapping[str, Any], contenders: Sequence[_Candidate]) -> bool:
+        """Whether a small gain shows again in a fresh process: where tensors come to lie in memory favours one config
+        or another by a few percent for as long as they lie there.
+        """
+        point = self._points.get(config_text(best))
+        if point is None or best == self._facts.default or point.ratio < _CLEAR:
+            return True
+        if self._left() <= 0:
+            return False
+        (winner,) = (found for found in contenders if found.config == best)
+        self._measurer.renew()
+        pair = [self._default, winner]
+        for found in pair:
+            found.samples = []
+            found.result = self._check(found)
+        if self._default.result.ok and winner.result.ok:
+            self._rounds(pair, 2 * _rounds_for(self._usual))
+        if not (winner.result.ok and winner.samples and self._default.samples):
+            return False
+        ratio = winner.seconds / self._default.seconds
+        self._points[point.text] = Point(point.config, "ok", winner.seconds, ratio)
+        return ratio * (1 + _TIE) < 1.0
 
     def _choose(self, points: Sequence[Point]) -> dict[str, Any]:
         default = Point(self._facts.default, "ok", math.nan, 1.0)
