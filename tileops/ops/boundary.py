@@ -47,6 +47,9 @@ class Boundary:
             if self._plain:
                 return type(self)._operator(*tensors, self._call)
             return self._traced(tensors)
+        except CheckError as error:
+            dispatch.explain_autocast(error, tensors)
+            raise
         except RuntimeError as error:
             self._explain(tensors)
             dispatch.explain_transform(name, error, self.gradient is not None)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tileops.errors import BackwardError
+from tileops.errors import BackwardError, CheckError
 from tileops.manifest.adts import ADTValue, to_object
 from tileops.ops.calling import Slot
 from tileops.ops.dtypes import dtype_of, name_of
@@ -318,6 +318,18 @@ def refuse_tangents(op: str, tensors: Sequence[torch.Tensor | None]) -> None:
                 f"{op}: forward-mode differentiation: the operator has no formula for it. Pass tensors without "
                 f"tangents, or use the PyTorch function that its documentation names"
             )
+
+
+def explain_autocast(error: CheckError, tensors: Sequence[torch.Tensor | None]) -> None:
+    """A dtype that does not fit under autocast: the caller may have expected autocast to convert it.
+
+    Raises:
+        CheckError: the same failure, with a word about autocast.
+    """
+    kinds = {tensor.device.type for tensor in tensors if tensor is not None and tensor.device.type != "meta"}
+    if "dtype" in error.declaration and any(torch.is_autocast_enabled(kind) for kind in kinds):
+        text = str(error).removeprefix(f"{error.op}: {error.declaration}: ")
+        raise CheckError(error.op, error.declaration, f"{text} (autocast is on, and changes no dtype here)") from error
 
 
 def explain_transform(op: str, error: RuntimeError, formula: bool) -> None:
