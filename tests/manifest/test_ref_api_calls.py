@@ -1,5 +1,5 @@
 """Entries and the PyTorch functions that they follow agree on small calls: which are legal, and what shape and
-dtype the result has.
+dtype the result has. The calls are the same in every run: PyTorch has quirks of its own to be found.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ REDUCTIONS = [name for name, entry in load_all().items() if entry.family == "red
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-@settings(max_examples=25)
+@settings(max_examples=25, derandomize=True)
 @given(data=st.data())
 def test_reductions(name: str, data: st.DataObject) -> None:
     declarations = load_entry(name).signature.params
@@ -103,7 +103,7 @@ POOLS = [
 
 
 @pytest.mark.parametrize("name", POOLS)
-@settings(max_examples=25)
+@settings(max_examples=25, derandomize=True)
 @given(data=st.data())
 def test_pools(name: str, data: st.DataObject) -> None:
     declarations = load_entry(name).signature.params
@@ -131,7 +131,7 @@ def test_pools(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
-@settings(max_examples=60)
+@settings(max_examples=60, derandomize=True)
 @given(data=st.data())
 def test_convolutions(axes: int, data: st.DataObject) -> None:
     draw = lambda label, element: data.draw(per_axis(element, axes), label)  # noqa: E731
@@ -181,7 +181,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-@settings(max_examples=15)
+@settings(max_examples=15, derandomize=True)
 @given(data=st.data())
 def test_elementwise(name: str, data: st.DataObject) -> None:
     entry = load_entry(name)
