@@ -257,6 +257,11 @@ def test_tensors_of_the_construction() -> None:
     with pytest.raises(CheckError, match=r"params\.table.* pass table=|params\.table: table is None"):
         signature.construct(factors=torch.zeros(4))
     # checked when the op is constructed: the shapes against each other, and the rule over what they solve
+    with pytest.raises(
+        CheckError, match=r"params\.factors\.dtype: factors has dtype uint16, expected float32 or float16"
+    ):
+        signature.construct(factors=torch.zeros(4, dtype=torch.uint16), table=held)
+    signature.construct(table=held.double())  # cast to the declared dtype where the op holds it
     with pytest.raises(CheckError, match=r"params\.factors\.shape: factors has shape \[3\]"):
         signature.construct(factors=torch.zeros(3), table=held)
     with pytest.raises(CheckError, match=r"shape_rules\[0\]: 'D % 4 == 0' does not hold for D=6"):

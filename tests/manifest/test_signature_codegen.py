@@ -535,7 +535,7 @@ def test_a_rule_speaks_before_the_let_that_it_guards() -> None:
     assert signature.check_call(signature.construct(groups=2), (empty(3),)).outputs[0].shape == (32,)
 
 
-# rule: 001 "Within an entry, index, let and tensor names are distinct"; no name of an entry is one of the generated code
+# No name of an entry is one of the generated code.
 def test_names_of_an_entry_do_not_hide_those_of_generated_code() -> None:
     text = """
     forall: {c: Dim, M: Dim}

@@ -214,7 +214,7 @@ class CallSignature:
             if value is not None and not isinstance(value, torch.Tensor):
                 raise self._failures.not_a_tensor(decl.where, name, value)
         branch = construction_branch(self._signature, self._choices, point)
-        facts = {name: (tuple(values[name].shape), _DTYPE_NAMES[values[name].dtype]) for name in branch.held}
+        facts = {name: (tuple(values[name].shape), _name_of(values[name].dtype)) for name in branch.held}
         scalars = {name: values[name] for name in self._signature.scalars}
         unify(self.name, plan_held(branch), scalars, facts)
 
@@ -321,6 +321,11 @@ class CallSignature:
     def read_bytes(self, checked: Checked) -> int:
         """Bytes that a call reads, each input that is not write-only counted once."""
         return traffic(self.call_view(checked), checked.branch)[0]
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    """Name of a dtype, also of one that no entry may declare."""
+    return _DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def _dtype_name(value: Any) -> str | None:
