@@ -184,6 +184,18 @@ def test_unreadable_rows_do_not_hide_the_signature() -> None:
     ]
 
 
+def test_a_default_is_read_by_no_branch() -> None:
+    fields = base()
+    fields["signature"]["params"]["groups"]["default"] = "x"
+    fields["signature"]["inputs"]["b"]["contiguous"] = 3
+    fields["signature"]["types"]["Mat"]["cases"].pop()
+    assert [text.partition(": ")[0] for text in findings(fields)] == [
+        "signature.inputs.b.contiguous",
+        "signature.params.groups.default",
+        "signature.types.Mat.cases",
+    ]
+
+
 # --- what an author sees ---
 
 

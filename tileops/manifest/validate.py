@@ -51,9 +51,25 @@ class Check:
         return self.run.__name__
 
 
-_TYPES = ("signature.types", "signature.inputs.*.shape", "signature.outputs.*.shape", "signature.params.*.shape")
-_TENSOR_KEYS = ("optional", "kw_only", "mutated", "write_only")
-_DECLARATIONS = tuple(f"signature.{section}" for section in kind_checks.DECLARING)
+def _paths(section: str, *keys: str) -> tuple[str, ...]:
+    """Paths of these keys of every item of a section of the signature."""
+    return tuple(f"signature.{section}.*.{key}" for key in keys)
+
+
+_SHAPES = ("signature.types", *_paths("params", "shape"), *_paths("inputs", "shape"), *_paths("outputs", "shape"))
+#: What a branch consists of: everything that is folded at a point of the discriminants.
+_BRANCHES = (
+    *(f"signature.{section}" for section in ("forall", "let", "shape_rules", "dtype_combos")),
+    *_SHAPES,
+    *_paths("params", "type", "dtype", "optional"),
+    *_paths("inputs", "dtype", "optional", "mutated", "values", "requires"),
+    *_paths("outputs", "dtype", "nullable", "buffer", "alias"),
+    "roofline.flops",
+    "roofline.bytes",
+)
+
+#: What a branch can be made of only where they found nothing.
+_WELL_FORMED = ("check_names", "check_kinds", "check_families", "check_effects", "check_combos")
 
 STATIC_CHECKS: tuple[Check, ...] = (
     Check("schema", checks.check_key),
@@ -62,43 +78,24 @@ STATIC_CHECKS: tuple[Check, ...] = (
     Check(
         "signature",
         checks.check_order,
-        (
-            *(f"signature.inputs.*.{key}" for key in ("optional", "kw_only")),
-            *(f"signature.params.*.{key}" for key in ("type", "default", "optional", "kw_only")),
-        ),
+        (*_paths("inputs", "optional", "kw_only"), *_paths("params", "type", "default", "optional", "kw_only")),
     ),
     Check("signature", kind_checks.check_kinds),
     Check("signature", kind_checks.check_costs),
-    Check("signature", family_checks.check_families, _TYPES),
+    Check("signature", family_checks.check_families, _SHAPES),
     Check(
         "signature",
         checks.check_effects,
-        (
-            *(f"signature.inputs.*.{key}" for key in _TENSOR_KEYS),
-            *(f"signature.outputs.*.{key}" for key in ("alias", "buffer")),
-        ),
+        (*_paths("inputs", "optional", "kw_only", "mutated", "write_only"), *_paths("outputs", "alias", "buffer")),
     ),
-    Check("signature", checks.check_combos, ("signature.dtype_combos", "signature.forall", "signature.params")),
-    Check(
-        "signature",
-        branch_checks.check_branches,
-        ("signature", "roofline.flops", "roofline.bytes"),
-        tuple(f"check_{name}" for name in ("names", "kinds", "families", "effects", "combos")),
-    ),
-    Check(
-        "signature",
-        kind_checks.check_uses,
-        ("signature", "roofline.flops", "roofline.bytes"),
-        tuple(f"check_{name}" for name in ("names", "kinds", "costs", "families", "effects", "combos", "branches")),
-    ),
+    Check("signature", checks.check_combos, ("signature.dtype_combos", "signature.forall", *_paths("params", "type"))),
+    Check("signature", branch_checks.check_branches, _BRANCHES, _WELL_FORMED),
+    Check("signature", kind_checks.check_uses, _BRANCHES, (*_WELL_FORMED, "check_costs", "check_branches")),
     Check(
         "signature",
         row_checks.check_rows,
         ("signature", "roofline", "workloads"),
-        tuple(
-            f"check_{name}"
-            for name in ("names", "order", "kinds", "costs", "families", "effects", "combos", "branches")
-        ),
+        (*_WELL_FORMED, "check_costs", "check_branches", "check_order"),
     ),
 )
 
