@@ -306,17 +306,17 @@ class _Session:
         self._measured = 0
         self._witnesses: list[dict[str, Any]] = []
         self._compile_limit = max(5.0, 0.8 * budget)
+        self._each_compile = 0.0  # seconds for one of a batch, lately
 
     # The whole run
 
     def run(self, first: list[dict[str, Any]]) -> KernelReport:
-        batch = 15 if isinstance(self._search, Enumeration) else 5
         self._witnesses = first[:2]
         self._admit([])
-        proposed = first + self._search.ask(batch - len(first))
+        proposed = first + self._search.ask(self._batch() - len(first))
         while proposed and self._left() > 0:
             self._measure(proposed)
-            proposed = self._search.ask(batch, patience=self._left())
+            proposed = self._search.ask(self._batch(), patience=self._left())
         # What other processes of a shared study have measured meanwhile competes as well.
         for point in self._search.known:
             self._points.setdefault(point.text, point)
@@ -342,6 +342,11 @@ class _Session:
             persisted=not note.startswith("timings"),
             note=note,
         )
+
+    def _batch(self) -> int:
+        """Configs to go on with: as many as compare best together, but no more than compile in half of the time."""
+        largest = 15 if isinstance(self._search, Enumeration) else 5
+        return max(1, min(largest, int(0.5 * self._left() / max(self._each_compile, 1e-3))))
 
     def _left(self) -> float:
         return self._end - time.monotonic()
@@ -437,6 +442,7 @@ class _Session:
         start = time.monotonic()
         limit = min(self._compile_limit, max(self._left(), 0.1))
         results = self._measurer.compile([candidate.config for candidate in to_compile], limit)
+        self._each_compile = (time.monotonic() - start) / max(1, len(to_compile))
         for candidate, result in zip(to_compile, results, strict=True):
             candidate.result = result
         if self._default in to_compile:
