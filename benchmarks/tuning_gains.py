@@ -29,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("ops", nargs="+")
     parser.add_argument("--cases", type=int, default=12, help="tuning problems of each operator")
+    parser.add_argument("--match", default="", help="only cases whose id contains this")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each of them")
     options = parser.parse_args()
     ratios = []
@@ -37,6 +38,8 @@ def main() -> None:
             done: set[str] = set()
             for name, call in planned([op]):
                 if isinstance(call, RefusedCall) or call.kernel.tile_space is None or len(done) == options.cases:
+                    continue
+                if options.match not in call.case_id:
                     continue
                 problem = record_key(call.kernel, call.call).digest
                 if problem in done:
