@@ -94,10 +94,10 @@ def test_dtype_parameters_end_the_case_id() -> None:
         (lambda r: r[0].update(some=["bias", "bias"]), "some: a tensor is listed twice"),
         (
             lambda r: r[0].update(groups=3),
-            "refinement fails or a shape does not unify: ToyFwdOp: shape_rules[0]",
+            "the call is refused: shape_rules[0]",
         ),
         (lambda r: r[0].update(limit=9), "shape_rules[1]"),
-        (lambda r: r[0].update(mode="max"), "params.mode: expected one of 'sum', 'mean', got 'max'"),
+        (lambda r: r[0].update(mode="max"), "workloads[0].mode: expected one of 'sum', 'mean', got 'max'"),
         (
             lambda r: r[0].update(seq_lens=[-1]),
             "inputs.ids.values: in 'packed_positions(seq_lens)': lengths must not",

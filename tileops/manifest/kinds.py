@@ -374,6 +374,8 @@ def parse_type(text: object, resolve: Resolve = _no_types) -> Kind:
     Raises:
         ManifestError: `text` is not a type of the language.
     """
+    if text is None:
+        raise ManifestError('the field is missing; write the type as a string, for example "int | None"')
     if not isinstance(text, str):
         raise ManifestError(f'{text!r} is no type; write it as a string, for example "int | None"')
     try:

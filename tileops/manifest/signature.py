@@ -15,7 +15,7 @@ from tileops.errors import ManifestError
 from tileops.manifest import adts
 from tileops.manifest import kinds as k
 from tileops.manifest.dtypes import DTYPES
-from tileops.manifest.expr import Application, Expr, ExpressionError, ShapeItems, parse, parse_shape
+from tileops.manifest.expr import Application, Expr, ShapeItems, parse, parse_shape
 from tileops.manifest.suggest import suggestion
 from tileops.manifest.values import ValueMismatch, convert
 
@@ -291,10 +291,8 @@ class Reader:
         """`read()`, or None and a problem."""
         try:
             return read()
-        except ExpressionError as error:
-            self.report(where, str(error).removeprefix(f"{where}: "))
         except (ManifestError, ValueMismatch) as error:
-            self.report(where, str(error))
+            self.report(where, str(error).removeprefix(f"{where}: "))
         return None
 
 

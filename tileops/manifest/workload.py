@@ -35,7 +35,7 @@ from tileops.manifest.dtypes import DTYPES
 from tileops.manifest.entry import Entry
 from tileops.manifest.expr import Axis, Expr, Segment, evaluate, parse
 from tileops.manifest.expr.syntax import call_name
-from tileops.manifest.failures import Failures
+from tileops.manifest.failures import Failures, declaration
 from tileops.manifest.plan import Plan, affine, plan_branch
 from tileops.manifest.primitives import GENERATORS, PREDICATES, PRIMITIVES, DomainError
 from tileops.manifest.roofline import CallView, TensorFacts, evaluate_roofline, output_facts
@@ -197,6 +197,14 @@ class _Row:
     def error(self, key: str | None, message: str) -> RowError:
         return RowError(self.where if key is None else f"{self.where}.{key}", message)
 
+    def _refused(self, error: CheckError) -> RowError:
+        """What a check says of the call, at the key of the row that is at fault where it is one."""
+        text = str(error).removeprefix(f"{self.entry.name}: ")
+        name = error.declaration.removeprefix("params.")
+        if name in self.raw and name != error.declaration:
+            return self.error(name, text.removeprefix(f"{error.declaration}: "))
+        return self.error(None, f"the call is refused: {text}")
+
     def calls(self) -> list[Call]:
         label = self.raw.get("label")
         if not isinstance(label, str) or not LABEL.fullmatch(label):
@@ -224,7 +232,7 @@ class _Row:
             checks = construction_checks(self.signature, _choices(self.entry), point)
             check_construction(checks, failures, self.signature, values)
         except CheckError as error:
-            raise self.error(None, f"refinement or parameter fails: {error}") from None
+            raise self._refused(error) from None
         point.update(
             {
                 choice.name: choice.name in some
@@ -236,7 +244,9 @@ class _Row:
         try:
             branch = _branch(self.entry, tuple(sorted(point.items())))
             if branch.restrictions:
-                raise self.error(None, f"refinement fails: {branch.restrictions[0].source!r} rejects this combination")
+                rule = branch.restrictions[0]
+                where = declaration(rule.where)
+                raise self.error(None, f"the call is refused: {where}: {rule.source!r} rejects this combination")
             plan = _plan(self.entry, branch.point)
         except RowError:
             raise
@@ -363,7 +373,7 @@ class _Row:
         try:
             indices = unify(self.entry.name, plan, scalars, facts)
         except CheckError as error:
-            raise self.error(None, f"refinement fails or a shape does not unify: {error}") from None
+            raise self._refused(error) from None
         for name in {
             *dtypes,
             *(name for name in self.raw if name in self.signature.indices and self.signature.indices[name] != k.INTS),

@@ -177,7 +177,10 @@ def parse(source: object, where: str) -> Expr:
 
     Raises:
         ExpressionError: it is no expression of the language.
+        ManifestError: it is None, as where a field is missing.
     """
+    if source is None:
+        raise ManifestError(f"{where}: the field is missing; write an expression as a string")
     if isinstance(source, bool | int):
         source = str(source)
     if not isinstance(source, str):
@@ -387,7 +390,10 @@ def parse_shape(source: object, where: str) -> ShapeItems | Application:
 
     Raises:
         ExpressionError: it is neither.
+        ManifestError: it is None, as where a field is missing.
     """
+    if source is None:
+        raise ManifestError(f'{where}: the field is missing; write a shape as a string, for example "[M, K]"')
     if not isinstance(source, str):
         raise ExpressionError(where, str(source), 'a shape is written as a string, for example "[M, K]"')
     text = source.strip()
