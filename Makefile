@@ -10,7 +10,7 @@ ARGS   ?=
 BIN  := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: help demo test lint bench nightly chaos device-check docs clean
+.PHONY: help demo test lint bench nightly chaos fuzz device-check docs clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -50,6 +50,9 @@ nightly: $(VENV)/.installed-test ## tests too slow for `make test`
 
 chaos: $(VENV)/.installed-test ## the kernel cache among killed processes, full disks and damaged files (some minutes)
 	TILEOPS_CHAOS_ROUNDS=500 $(BIN)/python -m pytest tests/chaos $(ARGS)
+
+fuzz: $(VENV)/.installed-test ## 20,000 random calls of every operator
+	TILEOPS_FUZZ=20000 $(BIN)/python -m pytest -n $(JOBS) -m nightly tests/ops_runtime/test_random_calls.py $(ARGS)
 
 device-check: ## on a machine with a CUDA GPU: confirm the kernels there
 	$(PYTHON) scripts/device_check.py $(ARGS)

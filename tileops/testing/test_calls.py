@@ -42,7 +42,7 @@ def test_dtypes_and_presence(name: str, target: str, device: torch.device) -> No
 
 
 def test_layouts(name: str, target: str, device: torch.device) -> None:
-    for item in _examples(list(calls.by_dtype(name).values()), device, target):
+    for item in _examples(list(calls.by_dtype(name).values())[:2], device, target):
         for where, tensors in calls.relayouts(item):
             calls.verify(item.op(*tensors), item.expected(tensors), f"{item.call.case_id}, {where}")
 
