@@ -79,8 +79,12 @@ def test_one_family_opens_its_own_files_only(monkeypatch: pytest.MonkeyPatch) ->
         loading.read_family("norm")
         assert opened == ["norm.yaml"]
         opened.clear()
-        loading.find("GemmFwdOp")
-        assert opened == ["gemm.yaml"]
+        found = loading.find("GemmFwdOp")
+        assert not opened  # its own lines stand alone
+        aliased = loading.find("ReluFwdOp")
+        assert all(name.startswith("elementwise") for name in opened)
+        whole = loading.read_all()
+        assert [found, aliased] == [whole["GemmFwdOp"], whole["ReluFwdOp"]]
     finally:
         loading._cached_file.cache_clear()
 

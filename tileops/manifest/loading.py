@@ -90,6 +90,16 @@ def _line(node: Any) -> str:
     return f"line {node.start_mark.line + 1}"
 
 
+def _tree(text: bytes) -> Any:
+    """The Python values of a YAML document."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return None if node is None else _Builder(loader).build(node)
+    finally:
+        loader.dispose()
+
+
 def read_yaml(path: Path) -> Any:
     """Content of a YAML file.
 
@@ -97,12 +107,7 @@ def read_yaml(path: Path) -> Any:
         ManifestError: it cannot be read, or a key occurs twice in one mapping.
     """
     try:
-        loader = _Loader(path.read_bytes())
-        try:
-            node = loader.get_single_node()
-            return None if node is None else _Builder(loader).build(node)
-        finally:
-            loader.dispose()
+        return _tree(path.read_bytes())
     except ManifestError as error:
         raise ManifestError(f"{path.name}: {error}") from None
     except yaml.YAMLError as error:
@@ -118,7 +123,7 @@ def spec_files(directory: Path = SPEC_DIR) -> list[Path]:
 
 def family_files(family: str, directory: Path = SPEC_DIR) -> list[Path]:
     """Files that may hold entries of `family`, by name."""
-    return [path for path in spec_files(directory) if path.stem == family or path.stem.startswith(f"{family}_")]
+    return [path for path in spec_files(directory) if _fits(path, family)]
 
 
 def read_file(path: Path) -> list[RawEntry]:
@@ -140,7 +145,7 @@ def read_file(path: Path) -> list[RawEntry]:
         family = fields.get("family")
         if not isinstance(family, str):
             raise ManifestError(f"{path.name}: {name}: family: the entry names no family; write the one of the file")
-        if path.stem != family and not path.stem.startswith(f"{family}_"):
+        if not _fits(path, family):
             raise ManifestError(
                 f"{path.name}: {name}: family: {family!r} does not fit the file name; move the "
                 f"entry to {family}.yaml "
@@ -189,20 +194,39 @@ def read_all() -> dict[str, RawEntry]:
 
 
 def find(name: str) -> RawEntry | None:
-    """The raw entry of `name`, or None. Only files that mention the operator at the start of a line are
-    parsed.
+    """The raw entry of `name`, or None. Only its own lines are parsed, or its whole file where these do not stand
+    alone, as with an alias of an anchor in another entry.
     """
-    key = re.compile(rb"^" + re.escape(name.encode()) + rb"\s*:", re.MULTILINE)
+    block = re.compile(rb"^" + re.escape(name.encode()) + rb"[ ]*:.*?(?=^[^\s#]|\Z)", re.MULTILINE | re.DOTALL)
     for path in spec_files():
-        if key.search(path.read_bytes()):
-            for entry in _cached_file(path):
-                if entry.name == name:
-                    return entry
+        found = block.search(_text(path))
+        if found is None:
+            continue
+        try:
+            fields = _tree(found.group())[name]
+            if _fits(path, fields["family"]):
+                return RawEntry(name, fields["family"], path.name, fields)
+        except (ManifestError, yaml.YAMLError, KeyError, TypeError, ValueError):
+            pass  # read with its whole file, which says what is wrong
+        for entry in _cached_file(path):
+            if entry.name == name:
+                return entry
     return None
+
+
+def _fits(path: Path, family: object) -> bool:
+    """Whether a file may hold entries of a family."""
+    return isinstance(family, str) and (path.stem == family or path.stem.startswith(f"{family}_"))
+
+
+@cache
+def _text(path: Path) -> bytes:
+    return path.read_bytes()
 
 
 def clear_caches(*more: Callable[[], None]) -> None:
     """Forgets every file that was read; for tests and for editors that reload."""
     _cached_file.cache_clear()
+    _text.cache_clear()
     for clear in more:
         clear()
