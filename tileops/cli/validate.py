@@ -17,6 +17,9 @@ def command(
     static: Annotated[
         bool, typer.Option("--static", help="Do not compare entries with code (needs neither torch nor Numba).")
     ] = False,
+    references: Annotated[
+        bool, typer.Option("--references", help="A reference API whose package is not installed is an error.")
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option("--explain", help="Print this entry's branches, inference plans, indices and generated checks."),
@@ -31,5 +34,5 @@ def command(
         arguments += ["--check-op", check_op]
     if explain is not None:
         arguments += ["--explain", explain]
-    arguments += ["--static"] * static + ["--json"] * as_json
+    arguments += ["--static"] * static + ["--references"] * references + ["--json"] * as_json
     raise typer.Exit(validate.main(arguments))
