@@ -102,7 +102,11 @@ def throw(name: str, rng: random.Random) -> str:
         return "refused"
     except Exception as error:
         raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
-    calls.verify(result, item.expected(tensors), where)
+    try:
+        expected = item.expected(tensors)
+    except NotImplementedError:
+        return "no reference"
+    calls.verify(result, expected, where)
     return "right"
 
 
