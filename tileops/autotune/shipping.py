@@ -49,7 +49,7 @@ class Selection:
 
     def takes_record(self, digest: str, header: dict[str, Any]) -> bool:
         """Whether a tuning record is wanted. Records know the device, not its architecture: CPU or GPU is told."""
-        for_cpu = str(header["key"].get("kernel", "")).partition(":")[0].endswith("_cpu")
+        for_cpu = not str(header["key"].get("device", "")).endswith(" SMs")  # see `problem.device_name`
         gpus = {arch for arch in self.arches or () if arch.startswith("sm_")}
         return (
             (self.ops is None or header["facts"].get("op") in self.ops)

@@ -89,20 +89,23 @@ class Bundle:
         """
         for kind, places in (("kernels", self._kernels), ("records", self._records)):
             for digest, place in places.items():
-                data = self._entry(place)
-                if data is None or hashlib.sha256(data).hexdigest() != place["sha256"]:
+                data = self._intact(place)
+                if data is None:
                     raise BundleError(f"{self.path}: {kind}/{digest} does not match its checksum")
                 yield kind, digest, data
 
     def verify(self) -> list[str]:
         """Names of the entries whose bytes do not match the manifest."""
-        wrong = []
-        for kind, entries in (("kernels", self._kernels), ("records", self._records)):
-            for digest, place in entries.items():
-                data = self._entry(place)
-                if data is None or hashlib.sha256(data).hexdigest() != place["sha256"]:
-                    wrong.append(f"{kind}/{digest}")
-        return wrong
+        return [
+            f"{kind}/{digest}"
+            for kind, places in (("kernels", self._kernels), ("records", self._records))
+            for digest, place in places.items()
+            if self._intact(place) is None
+        ]
+
+    def _intact(self, place: Any) -> bytes | None:
+        data = self._entry(place)
+        return data if data is not None and hashlib.sha256(data).hexdigest() == place["sha256"] else None
 
     def _entry(self, place: Any) -> bytes | None:
         if place is None:
