@@ -76,6 +76,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tileops.jit.lang.angles import cos, sin
 from tileops.jit.lang.arith import (
     abs_,
     any_true,
@@ -118,7 +119,6 @@ from tileops.jit.lang.crosslane import (
     transpose,
 )
 from tileops.jit.lang.maths import (
-    cos,
     erf,
     exp,
     exp2_fast,
@@ -137,7 +137,6 @@ from tileops.jit.lang.maths import (
     sigmoid_lp,
     silu,
     silu_lp,
-    sin,
     tanh,
     tanh_lp,
 )

@@ -1,7 +1,7 @@
 """Elementary functions in float32, written over the vocabulary (no call of any mathematical library).
 
-Accurate to 2 ulp, or 1e-6 relative where the docstring says so, with the special values of PyTorch. The
-``*_lp`` versions (relative error 2e-4 or better) are for results that are rounded to bfloat16 or float16.
+Accurate to 2 ulp over the whole range, or over the one that the docstring names, with the special values of PyTorch.
+The ``*_lp`` versions (relative error 2e-4 or better) are for results that are rounded to bfloat16 or float16.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG2E = 1.44269504
 _LN2_HIGH, _LN2_LOW = 0.693145752, 1.42860677e-6  # the high part has 12 trailing zero bits: n * high is exact
 # Adding and subtracting 1.5 * 2**23 rounds to the nearest integer (ties to even), which then stands in the
 # low bits of the sum; unlike a conversion to int it is defined for NaN.
-_ROUND = 12582912.0
+ROUND = 12582912.0
 _ROUND_BITS = 0x4B400000
 _INF, _NAN = math.inf, math.nan
 
@@ -44,8 +44,8 @@ def polynomial(x, *coefficients):
 
 def _reduce_exp(x):
     """``(t, n, r)`` with ``x = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
-    t = fma(x, _LOG2E, _ROUND)
-    n = t - _ROUND
+    t = fma(x, _LOG2E, ROUND)
+    n = t - ROUND
     return t, n, fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
 
 
@@ -65,6 +65,21 @@ def scale_exp2(p, n, t):
     """``p * 2**n`` rounded once, n integral; the low bits of `t` hold n."""
     bits = as_int(t) - _ROUND_BITS
     return Value(context.emitter().scale_exp2(p.ir, n.ir, bits.ir), p.kind)
+
+
+def _split_exp(x, low=0.0):
+    """``(high, rest, n, t)``: ``exp(x + low) = (high + rest) * 2**n`` to 0.06 ulp, for finite ``-150 <= x <= 0`` and
+    small `low`; high is in [0.7, 1.42], the low bits of `t` hold n.
+    """
+    t = fma(x, _LOG2E, ROUND)
+    n = t - ROUND
+    h = fma(n, -_LN2_HIGH, x)  # exact
+    correction = fma(n, -_LN2_LOW, low)
+    r = h + correction
+    lost = (h - r) + correction
+    high = 1.0 + r
+    p = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404)
+    return high, fma(p * r, r, ((1.0 - high) + r) + lost), n, t
 
 
 def _scales_natively(x):
@@ -105,8 +120,8 @@ def exp_lp(x):
     """`exp_fast` to a relative error of 8e-5."""
 
     def reduce(x):
-        t = fma(x, _LOG2E, _ROUND)
-        n = t - _ROUND
+        t = fma(x, _LOG2E, ROUND)
+        n = t - ROUND
         return t, n, fma(n, -0.693147181, x)
 
     p = (0.1656674147, 0.5049681664, 1.000164509, 0.999927938)  # minimax on |r| <= ln(2) / 2
@@ -118,8 +133,8 @@ def _exp2(x, coefficients):
     tiny = x < (-151.0 if native else -126.0)
     # As in `_flushing_exp`: an underflow in the instruction would be slow.
     clamped = select(tiny, 0.0, x) if native else maxq(-126.0, x)
-    t = clamped + _ROUND
-    n = t - _ROUND
+    t = clamped + ROUND
+    n = t - ROUND
     p = polynomial(clamped - n, *coefficients)
     scaled = scale_exp2(p, n, t) if native else as_float(as_int(p) + (as_int(t) << 23))
     return select(tiny, 0.0, scaled)
@@ -192,11 +207,28 @@ def tanh_lp(x):
     return copysign(select(a < 0.5, small, big), x)
 
 
+def _times_sigmoid(numerator, negative, zero, x, low=0.0):
+    """``numerator * sigmoid(±(x + low))`` for ``-150 <= x <= 0``, the sign as `negative` says; 0 where also `zero`.
+
+    Two roundings that matter, of the quotient and of the product with the exponential: below 2 ulp.
+    """
+    high, rest, n, t = _split_exp(x, low)
+    # What underflows to 0 stays out of the scaling, see `_flushing_exp`. Times 0 and not 0: NaN stays NaN.
+    z = scale_exp2(select(zero, 0.0, high + rest), n, t)
+    w = 1.0 + z
+    # What rounding added to the sum, over w (1 / w to 4 % for 1 <= w <= 2). Its zeros keep the sign of the quotient's.
+    excess = ((w - 1.0) - z) * fma(w, -0.4857, 1.4571)
+    quotient = numerator / w
+    scaled = fma(quotient, high, quotient * fma(high, excess, rest))
+    small = scale_exp2(select(zero, quotient * 0.0, scaled), n, t)
+    return select(negative, small, select(zero, quotient, fma(quotient, excess, quotient)))
+
+
 @composite
 def sigmoid(x):
     """``1 / (1 + exp(-x))``, with subnormal results."""
-    z = exp(-abs_(x))
-    return select(x < 0.0, z, 1.0) / (1.0 + z)
+    a = abs_(x)
+    return _times_sigmoid(1.0, x < 0.0, a > 104.0, -minq(110.0, a))
 
 
 @composite
@@ -208,9 +240,9 @@ def sigmoid_lp(x):
 
 @composite
 def silu(x):
-    """``x * sigmoid(x)``."""
-    z = exp(-abs_(x))
-    return x * select(x < 0.0, z, 1.0) / (1.0 + z)
+    """``x * sigmoid(x)``, with subnormal results."""
+    a = abs_(x)
+    return _times_sigmoid(x, x < 0.0, a > 109.0, -minq(110.0, a))
 
 
 @composite
@@ -238,25 +270,37 @@ def erf(x):
 
 @composite
 def gelu(x):
-    """``x * Phi(x)``, to a relative error of 8e-7 down to -5.6; beyond, within 1e-9.
+    """``x * Phi(x)``, with subnormal results.
 
-    ``Phi(-a) = exp(-a**2 / 2 + h(a)) / 2`` with h nearly linear: a polynomial fitted to ``log(erfcx)``.
+    Up to 1 a polynomial for ``Phi(x) - 1/2``; beyond, ``|x| Phi(-|x|) = exp(-x**2 / 2) * g(|x|)`` with a polynomial
+    in ``1 / (|x| + 2)`` for g, which goes from 0.24 to ``1 / sqrt(2 pi)``.
     """
-    zero = abs_(x) > 13.0  # where the tail underflows, which would be slow to scale
-    a = minq(13.0, abs_(x))
+    size = abs_(x)
+    zero = size > 14.4
+    a = minq(14.5, size)
     square = a * a
     error = fma_exact(a, a, -square)
-    h = polynomial(
-        minq(5.6, a) - 2.8,
-        *(-1.145979578e-8, 4.617136895e-8, 1.715394404e-7, -2.148956128e-6, 1.705382965e-5, -0.0001313734247),
-        *(0.0009117564186, -0.005925284233, 0.03862503543, -0.29786551, -1.356504798),
+    # x / 2 + x**2 (0.3984375 + d): the part that cancels is rounded once.
+    d = polynomial(
+        square,
+        *(-7.589977940e-6, 0.0001133379119, -0.001186211128, 0.009973284788, -0.06649035215, 0.0005047803861),
     )
-    small = fma(-0.5, error, h)
-    t = fma(fma(square, -0.5, small), _LOG2E, _ROUND)
-    n = t - _ROUND
-    r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, -0.5 * square)) + small
-    tail = select(zero, 0.0, scale_exp2(_expm1_reduced(r) + 1.0, n, t))  # erfc(|x| / sqrt(2))
-    return 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
+    near = fma_exact(square, 0.3984375, 0.5 * x) + fma(square, d, error * 0.3984375)
+    high, rest, n, t = _split_exp(-0.5 * square, -0.5 * error)
+    # The reciprocal with its rounding error: g changes by more than |x| does.
+    b = a + 2.0
+    v = 1.0 / b
+    residue = fma_exact(-v, b, 1.0) - v * (a - (b - 2.0))
+    u = fma(v * 7.25, residue, fma_exact(v, 7.25, -1.4375))
+    q = polynomial(
+        u,
+        *(1.065808665e-5, -2.366456101e-5, -0.0001056635010, 0.0004595485807, 0.001070616883),
+        *(-0.007630080916, -0.03858447447, -0.06217886135),
+    )
+    g = fma_exact(u, q, 0.3653251231)
+    tail = scale_exp2(select(zero, 0.0, fma_exact(high, g, rest * g)), n, t)
+    far = select(x < 0.0, select(zero, x * 0.0, -tail), x - tail)
+    return select(size < 1.0, copysign(near, x), far)
 
 
 @composite
@@ -276,10 +320,20 @@ def _gelu_tanh_argument(x):
 
 @composite
 def gelu_tanh(x):
-    """The tanh form of gelu, as ``x * sigmoid(2 u)``."""
-    u = _gelu_tanh_argument(x)
-    z = exp(-abs_(u))
-    return x * select(u < 0.0, z, 1.0) / (1.0 + z)
+    """The tanh form of gelu, as ``x * sigmoid(2 u)``, with subnormal results; 2 u to twice the bits of float32."""
+    size = abs_(x)
+    a = minq(11.0, size)
+    square = a * a
+    square_low = fma_exact(a, a, -square)
+    # w = 2 sqrt(2 / pi) (1 + 0.044715 x**2)
+    cubic = square * 0.07135481387
+    cubic_low = fma_exact(square, 0.07135481387, -cubic) + fma(square, 2.398832466e-9, square_low * 0.07135481387)
+    w = cubic + 1.595769167
+    added = w - cubic
+    w_low = ((cubic - (w - added)) + (1.595769167 - added)) + (cubic_low - 4.534068054e-8)
+    u = -a * w
+    u_low = fma_exact(-a, w, -u) - a * w_low
+    return _times_sigmoid(x, x < 0.0, size > 10.8, u, u_low)
 
 
 @composite
@@ -290,41 +344,13 @@ def gelu_tanh_lp(x):
     return x * (select(u < 0.0, z, 1.0) * reciprocal_lp(1.0 + z))
 
 
-def _sin_quadrant(x, shift):
-    """Sine of ``x + shift * pi / 2`` by reduction modulo pi / 2 in three parts (Cody and Waite)."""
-    t = fma(x, 0.636619772, _ROUND)
-    n = t - _ROUND
-    quadrant = as_int(t) + shift
-    r = fma_exact(n, -1.57079601, x)
-    r = fma_exact(n, -5.39030253e-15, fma_exact(n, -3.13916473e-7, r))
-    s = r * r
-    odd = polynomial(s, 2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1)
-    sine = fma(odd * s, r, r)
-    cosine = polynomial(s, 2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0)
-    y = select((quadrant & 1) == 0, sine, cosine)
-    return select((quadrant & 2) == 0, y, -y)
-
-
-@composite
-def sin(x):
-    """Sine, for ``|x| <= 1e4``; accuracy is lost gradually above, and ``|x| > 1e5`` is not supported."""
-    y = _sin_quadrant(x, 0)
-    return select(x == 0.0, x, y)
-
-
-@composite
-def cos(x):
-    """Cosine, for ``|x| <= 1e4``; accuracy is lost gradually above, and ``|x| > 1e5`` is not supported."""
-    return _sin_quadrant(x, 1)
-
-
 def low_precision(function: Word) -> Word:
     """The ``*_lp`` version of a word of this module, or the word itself where there is none."""
     return globals().get(f"{function.__name__}_lp", function)
 
 
 __all__ = [
-    "cos", "erf", "exp", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp", "expm1", "gelu", "gelu_lp",
+    "ROUND", "erf", "exp", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp", "expm1", "gelu", "gelu_lp",
     "gelu_tanh", "gelu_tanh_lp", "log", "low_precision", "polynomial", "sigmoid", "sigmoid_lp", "silu",
-    "silu_lp", "sin", "tanh", "tanh_lp",
+    "silu_lp", "tanh", "tanh_lp",
 ]  # fmt: skip
