@@ -5,12 +5,13 @@
     calls = workload.cases(entry)
 
 Neither torch nor Numba is imported here: dtypes are names and a workload row becomes an abstract call. The
-modules, one idea each: `loading` (files), `signature` and `entry` (records), `kinds`, `values`, `dtypes`,
-`adts` (parameters with fields), `expr` (the expression language), `primitives` (built-in members), `branch` (an entry at
-one point of its choices), `plan` (how a branch is inferred), `workload` (rows to calls), `roofline` (costs). The validator
-is `validate` (which checks run, and the command), `diagnostics`, one module of checks each for declarations (`checks`),
-expressions (`kind_checks`), type families (`family_checks`), branches (`branch_checks`), rows (`row_checks`) and code
-(`code_checks`), and `explain`.
+modules, one idea each: `loading` (files), `signature` and `entry` (records), `kinds`, `values`, `dtypes`, `adts`
+(parameters with fields), `expr` (the expression language), `primitives` (built-in members), `branch` (an entry at one
+point of its choices), `plan` (how a branch is inferred), `workload` (rows to calls), `roofline` (costs).
+
+The validator is `validate` (which checks run, and the command), `diagnostics`, one module of checks each for
+declarations (`checks`), expressions (`kind_checks`), type families (`family_checks`), branches (`branch_checks`), rows
+(`row_checks`) and code (`code_checks`), and `explain`.
 """
 
 from __future__ import annotations
