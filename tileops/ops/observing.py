@@ -200,3 +200,12 @@ def _report(event: jit.CompileEvent) -> None:
         event.program.factory,
         event.seconds,
     )
+
+
+def _renew_lock() -> None:
+    """In a forked child: a lock that another thread of the parent held would never be released."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

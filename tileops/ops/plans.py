@@ -83,8 +83,9 @@ class Plan:
         if self.renewals > _RENEWALS:
             self.renewals = _RENEWALS
             return
-        if self.settle is not None:
-            self.run, self.settle = self.settle(), None
+        settle = self.settle  # read once: another thread may be here too
+        if settle is not None:
+            self.run, self.settle = settle(), None
         if not self.fits(*tensors):
             self.renewals -= 1
             self.tracked = any(tensor.requires_grad for tensor in tensors)

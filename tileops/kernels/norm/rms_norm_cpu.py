@@ -12,7 +12,7 @@ import torch
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.base import Config, Kernel, TensorSpec, contiguous_strides
 from tileops.kernels.layout import coalesce
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
 
@@ -110,6 +110,8 @@ def _split(x: TensorSpec, normalized_ndim: int) -> tuple[_Axes, _Axes]:
 
 def _is_dense(call: RMSNormCall) -> bool:
     """Whether the elements of a row, and of the weight, lie next to each other."""
+    if all(item is None or item.strides == contiguous_strides(item.shape) for item in (call.x, call.weight)):
+        return True
     _, inner = _split(call.x, call.normalized_ndim)
     weight = ((1,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
     return all(len(sizes) == 1 and steps[0] == 1 for sizes, steps in (inner, weight))
