@@ -91,7 +91,7 @@ def test_inputs_of_a_case_are_reproducible() -> None:
 def test_cold_inputs_are_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_case, "cache_bytes", lambda: 8 << 20)
     case = case_named(AddFwdOp, "llama-8b-residual-512-float32")
-    sets = case.input_sets(cold=("b",))
+    sets = case.input_sets(cold=("other",))
     nbytes = sets[0][1].numel() * 4
     assert len(sets) * nbytes > 8 << 20
     assert len({item[1].data_ptr() for item in sets}) == len(sets)

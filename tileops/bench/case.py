@@ -69,9 +69,17 @@ class Case:
         """`inputs`, and copies in which the `cold` ones lie elsewhere, enough of them to exceed the cache.
 
         Cycling through them reads weights from memory, as a model does that has many layers.
+
+        Raises:
+            ValueError: `cold` names something that is no input.
         """
         first = self.inputs(device)
         names = self.call.forward_order
+        unknown = sorted(set(cold) - set(names))
+        if unknown:
+            raise ValueError(
+                f"{self.op} has no input {unknown[0]!r} to keep out of the cache; it has {', '.join(names)}"
+            )
         wanted = [
             index
             for index, tensor in enumerate(first)
