@@ -87,6 +87,7 @@ class ModelWeights:
 
 def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
     """Dequantises every matrix to `dtype`, which is float32, bfloat16 or float16."""
+    _keep_freed_memory()
     config = ModelConfig.from_gguf(file)
 
     def stacked(index: int, *names: str) -> torch.Tensor:
@@ -115,3 +116,13 @@ def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
         layers=tuple(layer(index) for index in range(config.num_layers)),
         final_norm=file.tensor("output_norm.weight", torch.float32),
     )
+
+
+def _keep_freed_memory() -> None:
+    """Lets the C library keep the memory of activations that are freed.
+
+    glibc maps blocks larger than any freed so far anew, and returns freed memory beyond twice that size to the system:
+    every prefill would then pay for the page faults of its activations, in any implementation. A large block that is
+    freed once, without being touched, raises both limits.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
