@@ -128,6 +128,17 @@ def exp_lp(x):
     return _flushing_exp(x, reduce, lambda r: polynomial(r, *p))
 
 
+def _tail_exp_lp(x):
+    """``(z, factor)``: ``exp(x) = z * factor`` to a relative error of 1e-4, for ``-103 <= x <= 0``.
+
+    Where `exp_lp` would return 0 for results that are small but may be multiplied by something large, z is larger.
+    """
+    if _scales_natively(x):
+        return exp_lp(x), 1.0
+    far = x < -64.0
+    return exp_lp(select(far, x + 16.6355324, x)), select(far, 2.0**-24, 1.0)
+
+
 def _exp2(x, coefficients):
     native = _scales_natively(x)
     tiny = x < (-151.0 if native else -126.0)
@@ -233,9 +244,9 @@ def sigmoid(x):
 
 @composite
 def sigmoid_lp(x):
-    """`sigmoid` to a relative error of 1.4e-4."""
-    z = exp_lp(-abs_(x))
-    return select(x < 0.0, z, 1.0) * reciprocal_lp(1.0 + z)
+    """`sigmoid` to a relative error of 1.6e-4."""
+    z, factor = _tail_exp_lp(-abs_(x))
+    return select(x < 0.0, z * factor, 1.0) * reciprocal_lp(1.0 + z)
 
 
 @composite
@@ -247,9 +258,9 @@ def silu(x):
 
 @composite
 def silu_lp(x):
-    """`silu` to a relative error of 1.4e-4."""
-    z = exp_lp(-abs_(x))
-    return x * (select(x < 0.0, z, 1.0) * reciprocal_lp(1.0 + z))
+    """`silu` to a relative error of 1.6e-4."""
+    z, factor = _tail_exp_lp(-abs_(x))
+    return x * (select(x < 0.0, z, 1.0) * reciprocal_lp(1.0 + z)) * select(x < 0.0, factor, 1.0)
 
 
 @composite
@@ -305,17 +316,16 @@ def gelu(x):
 
 @composite
 def gelu_lp(x):
-    """`gelu` to a relative error of 1e-4 as far as -5.6."""
-    a = minq(14.5, abs_(x))
-    near = minq(5.6, a)
-    q = polynomial(near, 1.795149001e-5, -0.0004562865361, 0.005186696537, -0.03604114801, 0.1810031682, -0.797614336)
-    tail = exp_lp(fma(-0.5 * a, a, near * q))
-    return 0.5 * x * select(x > 0.0, 2.0 - tail, tail)
-
-
-def _gelu_tanh_argument(x):
-    """``2 u`` with ``gelu_tanh(x) = x * sigmoid(2 u)``."""
-    return x * fma(x * x, 0.0713548163, 1.5957691216)
+    """`gelu` to a relative error of 1.6e-4."""
+    size = abs_(x)
+    a = minq(14.5, size)
+    b = a + 2.0
+    v = reciprocal_lp(b)
+    v = v * fma(-b, v, 2.0)
+    p = polynomial(v, 5.010216713, -6.753772259, 1.331421852, 1.217778802, 0.7909280062, 0.399235189)
+    z, factor = _tail_exp_lp(-0.5 * a * a)
+    tail = a * v * p * z * factor
+    return select(x < 0.0, select(size > 14.4, x * 0.0, -tail), x - tail)
 
 
 @composite
@@ -336,12 +346,17 @@ def gelu_tanh(x):
     return _times_sigmoid(x, x < 0.0, size > 10.8, u, u_low)
 
 
+def _gelu_tanh_argument(x):
+    """``2 u`` with ``gelu_tanh(x) = x * sigmoid(2 u)``."""
+    return x * fma(x * x, 0.0713548163, 1.5957691216)
+
+
 @composite
 def gelu_tanh_lp(x):
     """`gelu_tanh` to a relative error of 2e-4."""
     u = _gelu_tanh_argument(x)
-    z = exp_lp(-abs_(u))
-    return x * (select(u < 0.0, z, 1.0) * reciprocal_lp(1.0 + z))
+    z, factor = _tail_exp_lp(-abs_(u))
+    return x * (select(u < 0.0, z, 1.0) * reciprocal_lp(1.0 + z)) * select(u < 0.0, factor, 1.0)
 
 
 def low_precision(function: Word) -> Word:
