@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -18,10 +20,18 @@ from tileops.jit.store import default_store
 pytestmark = pytest.mark.serial
 
 
-def test_a_space_of_traps_gives_the_good_config_in_time():
+@pytest.fixture(scope="module")
+def slowness() -> float:
+    """How much longer than two seconds a process needs here to import torch; 1 on a machine that is not overloaded."""
     start = time.monotonic()
-    (result,) = tune(kernels.Double, kernels.call(), budget=15.0, jobs=1).kernels
-    assert time.monotonic() - start < 20.0
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return max(1.0, (time.monotonic() - start) / 2.0)
+
+
+def test_a_space_of_traps_gives_the_good_config_in_time(slowness):
+    start = time.monotonic()
+    (result,) = tune(kernels.Double, kernels.call(), budget=15.0 * slowness, jobs=1).kernels
+    assert time.monotonic() - start < 20.0 * slowness
     assert result.best == {"way": "good"}
     outcomes = {point.config["way"]: point.outcome for point in result.points}
     assert outcomes == {
@@ -43,9 +53,9 @@ def test_a_space_of_traps_gives_the_good_config_in_time():
     assert (torch.ones(1) + 1).item() == 2
 
 
-def test_a_default_that_crashes_is_an_error_with_causes():
+def test_a_default_that_crashes_is_an_error_with_causes(slowness):
     with pytest.raises(TuningError, match="SIGABRT"):
-        tune(kernels.Broken, kernels.call(), budget=15.0, jobs=1)
+        tune(kernels.Broken, kernels.call(), budget=15.0 * slowness, jobs=1)
 
 
 def measurer(kernel, call, **options) -> ProcessMeasurer:
