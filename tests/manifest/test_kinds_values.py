@@ -50,6 +50,11 @@ def test_types(text: str, kind: k.Kind) -> None:
         3,
         "a" * 5,
         "float16 | float16",
+        "list[float]",
+        "list[bool]",
+        "tuple['a' | 'b', ...]",
+        "tuple[float | None, float | None]",
+        "list[list[int]]",
     ],
 )
 def test_bad_types(text: object) -> None:
@@ -75,6 +80,14 @@ def test_fits() -> None:
     assert not k.fits(k.Str(("c",)), k.Str(("a", "b")))
     assert not k.fits(k.BOOL, k.INT)
     assert k.fits(k.Union((k.DIM, k.INT)), k.INT)
+
+
+def test_disjoint() -> None:
+    assert k.disjoint(k.Str(("a",)), k.Str(("b", "c")))
+    assert not k.disjoint(k.Str(("a", "b")), k.Str(("b", "c")))
+    assert not k.disjoint(k.Str(("a",)), k.STRING)
+    assert k.disjoint(k.DType(("float16",)), k.DType(("float32",)))
+    assert not k.disjoint(k.DType(("float16", "float32")), k.DType(("float32",)))
 
 
 def test_join() -> None:

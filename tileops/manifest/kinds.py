@@ -265,6 +265,16 @@ def join(left: Kind, right: Kind) -> Kind | None:
     return None
 
 
+def disjoint(left: Kind, right: Kind) -> bool:
+    """Whether two enums, or two sets of dtypes, have no value in common."""
+    match left, right:
+        case Str(literals=one), Str(literals=other) if one is not None and other is not None:
+            return set(one).isdisjoint(other)
+        case DType(names=one), DType(names=other):
+            return set(one).isdisjoint(other)
+    return False
+
+
 def _as_dtype(kind: Kind, other: Kind) -> Kind:
     """A literal that names a dtype is one where it meets dtypes."""
     if not isinstance(kind, Str) or not isinstance(other, DType) or kind.literals is None:
@@ -415,16 +425,16 @@ def _member(node: ast.expr, text: str, resolve: Resolve) -> Kind:
         case ast.Attribute(value=ast.Name(id="torch"), attr="Tensor" | "device" as attr):
             return Opaque(f"torch.{attr}")
         case ast.Subscript(value=ast.Name(id="list"), slice=element):
-            return Seq(_alternation(element, text, resolve))
+            return Seq(_element(element, text, resolve))
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=elements)) if elements:
             if len(elements) == 2 and isinstance(elements[1], ast.Constant) and elements[1].value is Ellipsis:
-                return Seq(_alternation(elements[0], text, resolve), container="tuple")
+                return Seq(_element(elements[0], text, resolve), container="tuple")
             kinds = [_alternation(item, text, resolve) for item in elements]
             if any(kind != kinds[0] for kind in kinds):
                 raise ManifestError(
                     f"{text!r}: the elements of a tuple are of one kind; write tuple[int, int] or two parameters"
                 )
-            return Seq(kinds[0], len(kinds), "tuple")
+            return Seq(_element(elements[0], text, resolve), len(kinds), "tuple")
         case ast.Name(id=name):
             found = resolve(name)
             if found is not None:
@@ -433,6 +443,17 @@ def _member(node: ast.expr, text: str, resolve: Resolve) -> Kind:
         f"{text!r}: {ast.unparse(node)!r} is no type; write int, bool, float, str, a quoted "
         "literal, a dtype name, list[...], tuple[...], a type of types.yaml or a union of these"
     )
+
+
+def _element(node: ast.expr, text: str, resolve: Resolve) -> Kind:
+    """The kind of a sequence's elements: sequences form axes, so they hold integers, of which some may be absent."""
+    kind = _alternation(node, text, resolve)
+    if kind not in (INT, Maybe(INT)):
+        raise ManifestError(
+            f"{text!r}: the elements of a sequence are integers, {ast.unparse(node)!r} is of kind {kind}; "
+            "write list[int], tuple[int, ...], or int | None for the elements"
+        )
+    return kind
 
 
 def _union(members: list[Kind], text: str) -> Kind:

@@ -211,7 +211,10 @@ class _Inference:
                 if isinstance(other, ast.Constant):
                     self._check_literal(subject, kind, other.value, other)
                     return
-            if k.join(first, second) is None and not (k.fits(first, k.NUMBER) and k.fits(second, k.NUMBER)):
+            numbers = k.fits(first, k.NUMBER) and k.fits(second, k.NUMBER)
+            if k.disjoint(first, second):
+                raise self.expr.error(f"{first} and {second} are never equal: they have no value in common", left)
+            if k.join(first, second) is None and not numbers:
                 raise self.expr.error(f"{first} and {second} are never equal: compare values of one kind", left)
             return
         for subject, kind in ((left, first), (right, second)):
