@@ -13,7 +13,8 @@ import torch
 
 from tileops import jit, settings
 from tileops.errors import LauncherWarning
-from tileops.jit import Program, parallel
+from tileops.jit import Program, engine, parallel
+from tileops.jit.cpu import kernel
 from tileops.jit.cpu import parallel as parallel_module
 from tileops.jit.cpu.kernel import load_entry
 
@@ -186,6 +187,37 @@ def test_a_missing_runtime_warns_once_and_runs_serial(monkeypatch):
             assert parallel_module.launcher().name == "serial"
     finally:
         parallel_module._launcher.cache_clear()
+
+
+@pytest.mark.serial
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_waits_for_a_compile_in_another_thread():
+    compiling, compiled = threading.Event(), threading.Event()
+    slot = engine._Slot()
+    engine._slots["held", None] = slot
+
+    def compile_slowly():
+        with slot.lock:
+            with kernel._compile_lock:
+                compiling.set()
+                time.sleep(0.2)
+                compiled.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=compile_slowly)
+    thread.start()
+    compiling.wait()
+    child = os.fork()
+    if child == 0:
+        free = kernel._compile_lock.acquire(timeout=5) and slot.lock.acquire(timeout=5)
+        os._exit(0 if free and compiled.is_set() else 3)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert kernel._compile_lock.acquire(timeout=5)
+        kernel._compile_lock.release()
+    finally:
+        thread.join()
+        del engine._slots["held", None]
 
 
 @pytest.mark.serial

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -287,3 +288,14 @@ def _cold_message(store: Store, key: ArtifactKey, program: Program, target: Any)
         listed = "; ".join(f"{name}: wanted {ours!r}, stored {theirs!r}" for name, (ours, theirs) in fields.items())
         text += f" The nearest stored key {digest[:12]} differs in {listed}."
     return text + " Compile it beforehand with `tileops warm`, or unset TILEOPS_JIT."
+
+
+def _renew_locks() -> None:
+    """In a forked child: a lock that another thread of the parent held would never be released."""
+    global _guard
+    _guard = threading.Lock()
+    for slot in list(_slots.values()):
+        slot.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

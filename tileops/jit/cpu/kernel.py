@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import os
 import platform
 import struct
 import threading
@@ -21,6 +22,8 @@ from tileops.jit.program import Program
 
 _compile_lock = threading.RLock()
 _METH_FASTCALL = 0x80
+#: Seconds that a fork waits for a compile in another thread.
+_FORK_PATIENCE = 60.0
 # Error paths of code made through Numba's public interface refer to these; they are never called.
 _NUMBA_SYMBOLS = (
     *("numba_gil_ensure", "numba_gil_release", "numba_do_raise", "numba_unpickle", "NRT_Free"),
@@ -83,15 +86,20 @@ def compile_program(program: Program, target: CpuTarget) -> Artifact:
     Raises:
         KernelCompileError: the body does not compile, or uses functions that a kernel may not call.
     """
+    start = time.perf_counter()
+    # Factories register words with Numba, which is not safe beside another compile (and Numba has one lock for all of
+    # them anyway).
+    with _compile_lock:
+        return _compile(program, target, start)
+
+
+def _compile(program: Program, target: CpuTarget, start: float) -> Artifact:
     from tileops.jit import _numba
     from tileops.jit.lang import compiling_for
 
-    start = time.perf_counter()
     args = ["i64", "i64", "i64", *program.args]
     try:
-        # Factories register words with Numba, which is not safe beside another compile (and Numba has one lock
-        # for all of them anyway).
-        with _compile_lock, compiling_for(target):
+        with compiling_for(target):
             body = _numba.compile_function(program.make(), args, target)
     except Exception as error:
         raise KernelCompileError(f"{program} for {target} did not compile: {error}") from error
@@ -133,3 +141,32 @@ def load_entry(program: Program, target: CpuTarget, artifact: Artifact) -> CpuEn
         elif name != artifact.facts["symbol"]:
             raise KernelCompileError(f"{program}: the stored object needs the unknown symbol {name!r}")
     return CpuEntry(program, load(objects, [wrapper.ENTRY], symbols), dict(artifact.facts))
+
+
+class _Fork(threading.local):
+    """Whether this thread, which forks, has the compile lock."""
+
+    waited = False
+
+
+_fork = _Fork()
+
+
+def _before_fork() -> None:
+    """Lets a compile in another thread finish: a child that begins in the middle of it would wait for ever for locks
+    of that thread, ours, Numba's, LLVM's and those of imports.
+    """
+    _fork.waited = _compile_lock.acquire(timeout=_FORK_PATIENCE)
+
+
+def _after_fork_in_parent() -> None:
+    if _fork.waited:
+        _compile_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global _compile_lock
+    _compile_lock = threading.RLock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
