@@ -160,6 +160,13 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_output_that_is_closed_is_no_error():
+    shell = '"$1" -m tileops.cli.main ops >&-'
+    command = ["sh", "-c", shell, "sh", sys.executable]
+    done = subprocess.run(command, env=environment(), stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("arguments", [("ops",), ("ops", "--json"), ("--help",)], ids=" ".join)
 def test_a_full_disk_is_one_clean_line(arguments):

@@ -69,7 +69,8 @@ def clean_end() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+            if sys.stdout is not None:  # closed by who started us (``>&-``): nothing was written
+                sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
     except KeyboardInterrupt:
         print_error("interrupted")
         raise typer.Exit(130) from None
