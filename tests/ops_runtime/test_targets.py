@@ -106,6 +106,8 @@ def test_the_default_target_and_the_detectors() -> None:
 def test_an_unknown_target_is_an_error_at_construction() -> None:
     with pytest.raises(UnknownTargetError, match=r"'nobody' is not registered; registered are builtin"):
         make_op(fresh_kernel())(target="nobody")
+    with pytest.raises(UnknownTargetError, match=r"\['builtin'\] is not registered"):
+        make_op(fresh_kernel())(target=["builtin"])
     with pytest.raises(UnknownTargetError):
         backend.set_default_target("nobody")
 

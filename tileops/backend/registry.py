@@ -129,7 +129,7 @@ def check_target(target: Target) -> Target:
         UnknownTargetError: no such target is registered.
     """
     load_backends()
-    if target not in _registry.targets():
+    if not isinstance(target, str) or target not in _registry.targets():
         failed = f"; backends that failed to load: {', '.join(sorted(_failures))}" if _failures else ""
         raise UnknownTargetError(
             f"target {target!r} is not registered; registered are {', '.join(registered_targets())}{failed}. "
