@@ -220,6 +220,17 @@ def test_a_composite_has_no_boundary_of_its_own() -> None:
     assert finding[2] == "a class with this signature has no torch operator in compile_op_names"
 
 
+def test_a_class_says_what_unchecked_contents_cause() -> None:
+    fields = base()
+    fields["signature"]["params"]["validate_inputs"] = {"type": "bool", "default": False}
+    op = entry(fields)
+    documented = type("ToyFwdOp", (), {"__doc__": "With validate_inputs off, wrong ids read other rows."})
+    assert list(code_checks._check_docstring(op, documented)) == []
+    (finding,) = code_checks._check_docstring(op, type("ToyFwdOp", (), {"__doc__": "A toy."}))
+    assert finding[1] == "signature.params.validate_inputs"
+    assert "does not say what wrong contents cause" in finding[2]
+
+
 # --- modules ---
 
 

@@ -71,21 +71,32 @@ def check_names(entry: Entry) -> Iterator[Finding]:
 
 
 def check_order(entry: Entry) -> Iterator[Finding]:
-    """Optional inputs follow required ones, keyword-only inputs are optional, and a device parameter needs an
-    op without inputs.
+    """Optional inputs follow required ones, keyword-only inputs are optional and last, whether an output is there
+    may vary, and a device parameter needs an op without inputs.
     """
     optional_seen: str | None = None
+    keyword_seen: str | None = None
     for name, decl in entry.signature.inputs.items():
         if decl.kw_only:
-            if decl.optional is None:
+            if decl.optional is not None:
+                keyword_seen = name
+            else:
                 yield (
                     f"{decl.where}.kw_only",
                     "only an optional input is keyword-only; add optional or remove kw_only",
                 )
+        elif keyword_seen is not None:
+            yield decl.where, f"keyword-only inputs come last; move {name} before {keyword_seen}"
         elif decl.optional is not None:
             optional_seen = name
         elif optional_seen is not None:
             yield decl.where, f"required inputs come first; move {name} before {optional_seen}"
+    for decl in entry.signature.outputs.values():
+        if decl.nullable is not None and decl.nullable.is_constant:
+            yield (
+                f"{decl.where}.nullable",
+                f"{decl.nullable} is the same for every call; write when the output is returned, or remove the field",
+            )
     default_seen: str | None = None
     for name, param in entry.signature.params.items():
         if param.kw_only:

@@ -109,6 +109,7 @@ def _check_class(entry: Entry) -> Iterator[Finding]:
     yield from _check_forward(entry, cls)
     yield from _check_composition(entry, cls)
     yield from _check_boundary(entry, cls)
+    yield from _check_docstring(entry, cls)
 
 
 def _check_init(entry: Entry, cls: type) -> Iterator[Finding]:
@@ -209,6 +210,13 @@ def _check_boundary(entry: Entry, cls: Any) -> Iterator[Finding]:
     if named != entry.has_boundary:
         wanted = "names its torch operators" if entry.has_boundary else "has no torch operator"
         yield "signature", "signature.inputs", f"a class with this signature {wanted} in compile_op_names"
+
+
+def _check_docstring(entry: Entry, cls: type) -> Iterator[Finding]:
+    """A class that may leave tensor contents unread says what wrong ones cause."""
+    if "validate_inputs" in entry.signature.params and "validate_inputs" not in (inspect.getdoc(cls) or ""):
+        text = "the docstring of the class does not say what wrong contents cause where validate_inputs is off; add it"
+        yield "signature", "signature.params.validate_inputs", text
 
 
 # --- what is generated ---

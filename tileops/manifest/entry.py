@@ -116,6 +116,8 @@ def parse_entry(raw: RawEntry, resolve: Resolve = adts.lookup) -> Entry:
     rows = reader.sequence(fields.get("workloads"), "workloads")
     if "workloads" in fields and not rows:
         reader.report("workloads", "there is no row; give at least one")
+    if "composition" in fields and fields["composition"] is None:
+        reader.report("composition", "the field is empty; write kind and stages, or remove it")
     signature = read_signature(fields.get("signature"), problems, resolve)
     return Entry(
         raw.name,

@@ -491,6 +491,8 @@ def _formal_kind(text: Any, resolve: k.Resolve) -> k.Kind:
 
 def _read_combos(reader: Reader, raw: Any, where: str) -> tuple[Mapping[str, str], ...]:
     rows = []
+    if raw == []:
+        reader.report(where, "there is no row; give the dtypes that are allowed together, or remove the field")
     for position, row in enumerate(reader.sequence(raw, where)):
         place = f"{where}[{position}]"
         fields = reader.mapping(row, place)
