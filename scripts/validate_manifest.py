@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout's own manifest, installed or not
 
 from tileops.manifest.validate import main
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,17 @@ def test_output_does_not_depend_on_hash_order(tmp_path: Path) -> None:
 
 def test_script_exit_code() -> None:
     assert run("--check-op", "GemmFwdOp").returncode == 0
+
+
+def test_the_script_checks_the_checkout_that_it_is_in(tmp_path: Path) -> None:
+    package = tmp_path / "tileops" / "manifest"
+    package.mkdir(parents=True)
+    (tmp_path / "tileops" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "validate.py").write_text("def main() -> int:\n    return 7\n")
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "validate_manifest.py", tmp_path / "scripts")
+    assert subprocess.run([sys.executable, script], cwd=ROOT).returncode == 7
 
 
 # --- what cannot be read is skipped by its readers only ---
