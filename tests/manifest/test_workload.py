@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.manifest.helpers import base, entry, simple
+from tests.manifest.helpers import GROUPED, base, entry, findings, simple
 from tileops.manifest.workload import Call, RowError, cases, instantiate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,3 +168,12 @@ def test_values_are_the_same_in_every_process() -> None:
         for seed in ("0", "1")
     }
     assert len(seen) == 1
+
+
+def test_rows_of_one_label_may_differ_in_a_dtype_parameter() -> None:
+    fields = base(GROUPED)
+    first = fields["workloads"][0]
+    fields["workloads"].append({**first, "out_dtype": "float32"})
+    assert findings(fields) == []
+    fields["workloads"][-1]["padding"] = 1
+    assert [text.partition(":")[0] for text in findings(fields)] == ["workloads[2].label"]
