@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    ops: Annotated[list[str] | None, typer.Argument(metavar="[OP]...", help="Operators (default: all).")] = None,
+    ops: Annotated[list[str] | None, typer.Argument(help="Operators (default: all).")] = None,
     case: Annotated[
         list[str] | None,
         typer.Option("--case", help="Case id of one operator (repeatable; default: every case)."),
