@@ -182,6 +182,11 @@ def test_a_full_disk_is_one_clean_line(arguments):
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
 
+def heed_interrupts() -> None:
+    """In a child: a test run in the background may have been told to ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_that_is_dropped_comes_again():
     code = (
         "import os, signal, time\n"
@@ -194,7 +199,14 @@ def test_an_interrupt_that_is_dropped_comes_again():
         "    time.sleep(30)\n"
     )
     start = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=heed_interrupts,
+    )
     assert "KeyboardInterrupt" in done.stderr  # it was dropped once
     assert "error: interrupted" in done.stderr
     assert done.returncode != 0
@@ -211,6 +223,7 @@ def test_warm_ends_when_interrupted(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
     # Of some sixty kernels, the first is being made.
     deadline = time.monotonic() + 60

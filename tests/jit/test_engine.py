@@ -215,7 +215,6 @@ print(jit.stats().compiled, jit.stats().loaded, "numba" in sys.modules)
 """
 
 
-@pytest.mark.serial
 def test_a_second_process_imports_no_numba(tmp_path):
     cache = {"TILEOPS_CACHE_DIR": str(tmp_path / "shared"), "TILEOPS_CPU": "native"}
     assert _process(_CALL, **cache).split() == ["1", "0", "True"]
@@ -223,7 +222,6 @@ def test_a_second_process_imports_no_numba(tmp_path):
     assert _process(_CALL, **{**cache, "TILEOPS_CPU": "generic"}).split() == ["1", "0", "True"]
 
 
-@pytest.mark.serial
 def test_the_public_interface_of_numba_is_enough(tmp_path):
     """With every private name gone, kernels still compile, and run the same."""
     code = "from tileops.jit import _numba\n_numba.private_names_fit = lambda: False\n" + _CALL

@@ -425,8 +425,15 @@ def test_generated_and_abstract_checks_agree(data: st.DataObject) -> None:
         shape = [2, 4, 2, 4, 2][: len(item.shape)] if near else data.draw(st.lists(SIZES, max_size=4))
         shapes_of[name] = tuple(shape)
         dtypes[name] = item.dtype if data.draw(st.integers(0, 9)) else "float64"
+    # The abstract checks know of no device: every tensor lies where it should.
     tensors = [
-        empty(*shapes_of[name], dtype=getattr(torch, dtypes[name])) if name in shapes_of else None
+        torch.empty(
+            shapes_of[name],
+            dtype=getattr(torch, dtypes[name]),
+            device="cpu" if toy.signature.inputs[name].cpu else "meta",
+        )
+        if name in shapes_of
+        else None
         for name in call.forward_order
     ]
     branch = signature.branch(construction, [tensor is not None for tensor in tensors])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.serial, pytest.mark.in_tree_kernels]
+pytestmark = [pytest.mark.xdist_group("example_backend"), pytest.mark.in_tree_kernels]
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,6 @@ print(json.dumps([before.loaded, len(before.missing), loaded and loaded.loaded, 
 """
 
 
-@pytest.mark.serial
 @pytest.mark.in_tree_kernels
 def test_a_process_counts_and_another_preloads(tmp_path: Path) -> None:
     cache = tmp_path / "cache"

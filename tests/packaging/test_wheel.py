@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.serial, pytest.mark.in_tree_kernels]
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.in_tree_kernels]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.helpers import SMALL_APPLICATION
 from tests.store.helpers import ROOT, environment
 
-pytestmark = [pytest.mark.in_tree_kernels, pytest.mark.serial]
+pytestmark = [pytest.mark.in_tree_kernels, pytest.mark.xdist_group("deployment")]
 
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
 BLOCKS = {
