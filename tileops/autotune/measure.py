@@ -13,8 +13,6 @@ import math
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,12 +22,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from tileops.autotune.problem import Outcome, Problem
 from tileops.autotune.space import Config
 from tileops.errors import TuningError
-from tileops.jit.pool import worker_environment
+from tileops.jit.child import Child, child_environment
 from tileops.jit.store import Store
 
 log = logging.getLogger("tileops.autotune")
@@ -91,13 +89,11 @@ class Worker:
 
     def __init__(self, problem: Problem, cache_dir: str, threads: int) -> None:
         self._problem = problem
-        self._environment = worker_environment(
+        self._environment = child_environment(
             TILEOPS_CACHE_DIR=cache_dir, TILEOPS_CACHE_TRUST="private", TILEOPS_JIT="lazy"
         )
         self._threads = threads
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._errors: IO[bytes] | None = None
+        self._child: Child | None = None
 
     def send(self, *request: Any) -> Connection:
         """Sends a request; the connection to wait on for its answer.
@@ -105,16 +101,16 @@ class Worker:
         Raises:
             TuningError: no worker process can be started.
         """
-        connection = self._connection or self._start()
+        connection = (self._child or self._start()).connection
         with contextlib.suppress(BrokenPipeError):  # it died since: `receive` will say so
             connection.send(request)
         return connection
 
     def receive(self) -> Result:
         """The answer, which must be there; a worker that has died answers ``crashed`` (or ``oom``)."""
-        assert self._connection is not None
+        assert self._child is not None
         try:
-            return Result(*self._connection.recv())
+            return Result(*self._child.connection.recv())
         except (EOFError, OSError):
             return self._obituary()
 
@@ -128,64 +124,33 @@ class Worker:
 
     def kill(self) -> None:
         """Ends the process, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        for handle in (self._connection, self._errors):
-            if handle is not None:
-                handle.close()
-        self._process = self._connection = self._errors = None
+        if self._child is not None:
+            self._child.kill()
+        self._child = None
 
-    def _start(self) -> Connection:
-        ours, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+    def _start(self) -> Child:
         kind = getattr(getattr(self._problem.call, "device", None), "type", "cpu")
         # CUDA reserves address space far beyond the memory of the machine.
-        arguments = [str(theirs.fileno()), str(self._threads), "limited" if kind == "cpu" else "unlimited"]
+        arguments = [str(self._threads), "limited" if kind == "cpu" else "unlimited"]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tileops.autotune.worker", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                env=self._environment,
-                pass_fds=[theirs.fileno()],
-            )
+            child = self._child = Child("tileops.autotune.worker", *arguments, environment=self._environment)
         except OSError as error:
             raise TuningError(f"cannot start a measuring process ({sys.executable}): {error}") from error
-        finally:
-            theirs.close()
-        self._connection = Connection(ours.detach())
-        ready = self._connection.poll(_START_SECONDS)
-        try:
-            if not ready or self._connection.recv() != "ready":
-                raise EOFError
-        except EOFError:
-            cause = self._obituary().cause
-            raise TuningError(f"a measuring process did not start: {cause}") from None
-        self._connection.send(("problem", self._problem))
+        if not child.is_ready():
+            raise TuningError(f"a measuring process did not start: {self._obituary().cause}")
+        child.connection.send(("problem", self._problem))
         result = self.receive()
         if not result.ok:
             self.kill()
             raise TuningError(f"a measuring process cannot load {self._problem.kernel}: {result.cause}")
-        assert self._connection is not None
-        return self._connection
+        return child
 
     def _obituary(self) -> Result:
-        assert self._process is not None
-        assert self._errors is not None
-        try:
-            code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = 0
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        said = f": {lines[-1][:300]}" if lines else ""
-        self.kill()
-        if code == -signal.SIGKILL:  # not by us, so by the kernel when memory ran out
-            return Result("oom", cause=f"killed by the operating system{said}")
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return Result("crashed", cause=f"the process died with {how}{said}")
+        assert self._child is not None
+        death, self._child = self._child.death(), None
+        if death.code == -signal.SIGKILL:  # not by us, so by the kernel when memory ran out
+            return Result("oom", cause=f"killed by the operating system{death.last_words}")
+        return Result("crashed", cause=f"the process {death}")
 
 
 class ProcessMeasurer:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tileops.autotune.problem import Outcome, Problem, config_text
 from tileops.errors import KernelCompileError
-from tileops.jit.pool import die_with_parent
+from tileops.jit.child import die_with_parent
 
 Reply = tuple[Outcome, float, str]
 

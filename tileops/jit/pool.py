@@ -6,24 +6,16 @@ that takes its process down costs that one program; a fresh worker goes on with 
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from tileops import settings
 from tileops.errors import TileOpsError
+from tileops.jit.child import Child, child_environment, die_with_parent
 from tileops.jit.program import Program
-
-_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -108,97 +100,44 @@ class _Worker:
     """A process that compiles; started on first use, replaced after it died."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._errors: IO[bytes] | None = None
+        self._child: Child | None = None
 
     def send(self, task: Task) -> Connection:
-        connection = self._connection or self._start()
+        child = self._child or self._start()
         try:
-            connection.send(task)
+            child.connection.send(task)
         except BrokenPipeError:  # it died since: start another
             self.kill()
-            connection = self._start()
-            connection.send(task)
-        return connection
+            child = self._start()
+            child.connection.send(task)
+        return child.connection
 
     def receive(self, task: Task) -> Outcome:
-        assert self._connection is not None
+        assert self._child is not None
         try:
-            state, reason = self._connection.recv()
+            state, reason = self._child.connection.recv()
             return Outcome(task, state, reason)
         except (EOFError, OSError):
             return Outcome(task, "failed", self._obituary())
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        for handle in (self._connection, self._errors):
-            if handle is not None:
-                handle.close()
-        self._process = self._connection = self._errors = None
+        if self._child is not None:
+            self._child.kill()
+        self._child = None
 
-    def _start(self) -> Connection:
-        ours, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+    def _start(self) -> Child:
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tileops.jit.pool", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                env=worker_environment(),
-                pass_fds=[theirs.fileno()],
-            )
+            self._child = Child("tileops.jit.pool", environment=child_environment())
         except OSError as error:
             raise TileOpsError(f"cannot start a compiling process ({sys.executable}): {error}") from error
-        finally:
-            theirs.close()
-        self._connection = Connection(ours.detach())
-        if not self._connection.poll(_START_SECONDS) or self._ended():
+        if not self._child.is_ready():
             raise TileOpsError(f"a compiling process did not start: {self._obituary()}")
-        return self._connection
-
-    def _ended(self) -> bool:
-        assert self._connection is not None
-        try:
-            return self._connection.recv() != "ready"
-        except EOFError:
-            return True
+        return self._child
 
     def _obituary(self) -> str:
-        assert self._process is not None
-        assert self._errors is not None
-        try:
-            code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            code = 0
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        self.kill()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return f"the compiling process died with {how}{f': {lines[-1][:300]}' if lines else ''}"
-
-
-def worker_environment(**overrides: str) -> dict[str, str]:
-    """Environment in which a worker process finds the same modules and settings as this process."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path),
-        **settings.current().to_environ(),
-        "TILEOPS_RECORD": "",
-        **overrides,
-    }
-
-
-def die_with_parent() -> None:
-    """Ends this process when its parent ends (Linux)."""
-    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    try:
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return  # not Linux: a worker that hangs when its parent is killed has to be ended by hand
+        assert self._child is not None
+        death, self._child = self._child.death(), None
+        return f"the compiling process {death}"
 
 
 def _serve(connection: Connection) -> None:
