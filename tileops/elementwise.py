@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from tileops.ops.elementwise import AddFwdOp, SiluAndMulFwdOp
+from typing import Any
 
-__all__ = ["AddFwdOp", "SiluAndMulFwdOp"]
+from tileops.ops import elementwise
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(elementwise, name)
+
+
+def __dir__() -> list[str]:
+    return dir(elementwise)

@@ -6,33 +6,38 @@ import torch
 
 from tileops.ops.base import Op
 
-__all__ = ["AddFwdOp", "SiluAndMulFwdOp"]
+__all__ = [
+    "AddFwdOp",
+    "EqFwdOp",
+    "ExpFwdOp",
+    "GeluAndMulFwdOp",
+    "GeluTanhAndMulFwdOp",
+    "LeakyReluFwdOp",
+    "MulFwdOp",
+    "ReluFwdOp",
+    "SiluAndMulFwdOp",
+    "SubFwdOp",
+]
 
 class AddFwdOp(Op):
-    """Addition with broadcasting: ``output = input + alpha * other``.
-
-    Follows ``torch.add`` on operands of one dtype; low-precision floats are computed in float32 and rounded
-    once.
+    """``torch.add`` at every element; floats are computed in float32 and rounded once.
 
     Args:
-        alpha: factor of `other`; an integer where the tensors are integers.
+        alpha: int | float, as in ``torch.add``.
         target: which set of kernels serves the op; None decides by the device of each call.
 
     Call:
-        ``op(input, other)``
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
 
-        - input: ``[*A]``, any strides.
-        - other: ``[*B]``, dtype of `input`, any strides; the shapes broadcast.
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
 
-        Returns `output`: the broadcast shape, dtype of `input`, contiguous.
+        Returns `output`: ``[*broadcast(A, B)]``, T.
 
     Raises:
-        CheckError: shapes do not broadcast, dtypes differ, or `alpha` does not fit the dtype; the message
-            names the declaration.
-        DispatchError: no kernel serves the dtype on this device.
-
-    Example:
-        >>> y = AddFwdOp(alpha=2)(a, b)
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
     """
     def __init__(
         self,
@@ -61,6 +66,314 @@ class AddFwdOp(Op):
         Args:
             input: T [*A]
             other: T [*B]
+        """
+
+class EqFwdOp(Op):
+    """``torch.eq`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class ExpFwdOp(Op):
+    """``torch.exp`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class GeluAndMulFwdOp(Op):
+    """The gated activation of GeGLU: ``output = gelu(x[:, :N]) * x[:, N:]`` with ``gelu(z) = z Phi(z)``.
+
+    Follows ``flashinfer.activation.gelu_and_mul``; float32 inside, rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(x)``
+
+        - x: ``[M, 2 N]``, float16, bfloat16 or float32, any strides: the gate first, then the value.
+
+        Returns `output`: ``[M, N]``, dtype of `x`, contiguous.
+
+    Raises:
+        CheckError: a tensor violates the manifest entry; the message names the declaration.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T [M, 2 * N]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T [M, 2 * N]
+        """
+
+class GeluTanhAndMulFwdOp(Op):
+    """The gated activation of GeGLU with the tanh form of gelu.
+
+    ``output = gelu_tanh(x[:, :N]) * x[:, N:]`` with ``gelu_tanh(z) = z / 2 (1 + tanh(sqrt(2 / pi) (z + 0.044715
+    z**3)))``. Follows ``flashinfer.activation.gelu_tanh_and_mul``; float32 inside, rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(x)``
+
+        - x: ``[M, 2 N]``, float16, bfloat16 or float32, any strides: the gate first, then the value.
+
+        Returns `output`: ``[M, N]``, dtype of `x`, contiguous.
+
+    Raises:
+        CheckError: a tensor violates the manifest entry; the message names the declaration.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T [M, 2 * N]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T [M, 2 * N]
+        """
+
+class LeakyReluFwdOp(Op):
+    """``torch.nn.functional.leaky_relu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        negative_slope: float, as in ``torch.nn.functional.leaky_relu``.
+        inplace: bool, as in ``torch.nn.functional.leaky_relu``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        negative_slope: float = 0.01,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class MulFwdOp(Op):
+    """``torch.mul`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class ReluFwdOp(Op):
+    """``torch.nn.functional.relu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        inplace: bool, as in ``torch.nn.functional.relu``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
         """
 
 class SiluAndMulFwdOp(Op):
@@ -107,4 +420,53 @@ class SiluAndMulFwdOp(Op):
 
         Args:
             x: T [M, 2 * N]
+        """
+
+class SubFwdOp(Op):
+    """``torch.sub`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        alpha: int | float, as in ``torch.sub``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 |
+        bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        alpha: int | float = 1,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
         """

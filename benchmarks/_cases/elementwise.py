@@ -1,9 +1,8 @@
-"""Benchmarked operators of the elementwise family."""
+"""Benchmarked operators of the elementwise family: all of them."""
 
 from __future__ import annotations
 
 from benchmarks._cases import Registration
-from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
+from tileops import elementwise
 
-ADD = Registration(AddFwdOp)
-SILU_AND_MUL = Registration(SiluAndMulFwdOp)
+OPERATORS = [Registration(getattr(elementwise, name)) for name in dir(elementwise) if name.endswith("Op")]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks._cases.elementwise import ADD, SILU_AND_MUL
+from benchmarks._cases import Registration
+from benchmarks._cases.elementwise import OPERATORS
 from benchmarks.conftest import Options
 from tileops import bench
 
-
-@pytest.mark.parametrize("case", bench.cases(ADD.op), ids=str)
-def test_add(case: bench.Case, options: Options) -> None:
-    runner = bench.Runner(ADD.op, case, **options.runner)
-    implementations, groups, _ = bench.select(runner, ADD.baselines)
-    options.record(runner.compare(implementations, groups=groups))
+CASES = [(registered, case) for registered in OPERATORS for case in registered.cases]
 
 
-@pytest.mark.parametrize("case", bench.cases(SILU_AND_MUL.op), ids=str)
-def test_silu_and_mul(case: bench.Case, options: Options) -> None:
-    runner = bench.Runner(SILU_AND_MUL.op, case, **options.runner)
-    implementations, groups, _ = bench.select(runner, SILU_AND_MUL.baselines)
+@pytest.mark.parametrize(
+    ("registered", "case"), CASES, ids=lambda value: str(value) if isinstance(value, bench.Case) else ""
+)
+def test_elementwise(registered: Registration, case: bench.Case, options: Options) -> None:
+    runner = bench.Runner(registered.op, case, **options.runner)
+    implementations, groups, _ = bench.select(runner, registered.baselines)
     options.record(runner.compare(implementations, groups=groups))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tileops import manifest
+from tileops.ops.elementwise.family import PointwiseOp
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "typed_calls.py"
@@ -52,9 +54,14 @@ def test_stubs_are_current(generator: ModuleType) -> None:
     assert not stale, f"run `python scripts/gen_stubs.py`: the stubs of {', '.join(stale)} are not current"
 
 
-def test_the_example_calls_every_implemented_operator() -> None:
+def test_the_example_calls_every_operator_that_is_written_out() -> None:
     called = {node.func.id for node in ast.walk(ast.parse(EXAMPLE.read_text())) if _is_named_call(node)}
-    implemented = {name for name, entry in manifest.load_all(strict=False).items() if entry.implemented}
+    implemented = {
+        name
+        for name, entry in manifest.load_all(strict=False).items()
+        if entry.implemented
+        and not issubclass(getattr(importlib.import_module(f"tileops.{entry.family}"), name), PointwiseOp)
+    }
     assert implemented - called == set(), f"add a call of each to {EXAMPLE.relative_to(ROOT)}"
 
 

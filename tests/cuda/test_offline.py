@@ -22,9 +22,9 @@ from tileops.jit.cuda.loader import CudaEntry
 from tileops.jit.keys import key_for
 from tileops.jit.program import Program
 from tileops.kernels.base import DeviceFacts, Kernel, TensorSpec
-from tileops.kernels.elementwise.add_cuda import AddCudaKernel
-from tileops.kernels.elementwise.call_spec import AddCall, SiluAndMulCall
-from tileops.kernels.elementwise.silu_and_mul_cuda import SiluAndMulCudaKernel
+from tileops.kernels.elementwise.call_spec import BinaryCall, GatedCall
+from tileops.kernels.elementwise.gated_cuda import GatedCudaKernel
+from tileops.kernels.elementwise.pointwise_cuda import BinaryCudaKernel
 from tileops.kernels.norm.call_spec import RMSNormCall
 from tileops.kernels.norm.rms_norm_cuda import RMSNormCudaKernel
 from tileops.kernels.rope.call_spec import RoPECall, RoPEPositionIdsCall
@@ -48,8 +48,11 @@ def abstract_calls(arch: str, dtype: str = "bfloat16") -> Iterator[tuple[type[Ke
         RMSNormCudaKernel,
         RMSNormCall(x=t(8, 4096), weight=t(4096), output=t(8, 4096), normalized_ndim=1, eps=1e-5, device=device),
     )
-    yield SiluAndMulCudaKernel, SiluAndMulCall(x=t(8, 512), output=t(8, 256), device=device)
-    yield AddCudaKernel, AddCall(a=t(8, 512), b=t(8, 512), output=t(8, 512), alpha=1, device=device)
+    yield GatedCudaKernel, GatedCall(function="silu_and_mul", x=t(8, 512), output=t(8, 256), device=device)
+    yield (
+        BinaryCudaKernel,
+        BinaryCall(function="add", a=t(8, 512), b=t(8, 512), output=t(8, 512), scalars=(1,), device=device),
+    )
     yield (
         RoPECudaKernel,
         RoPECall(
@@ -217,7 +220,7 @@ def test_importing_kernels_loads_no_cuda_library() -> None:
     code = (
         "import sys\n"
         "import tileops.kernels.norm.rms_norm_cuda, tileops.kernels.rope.rope_cuda\n"
-        "import tileops.kernels.elementwise.add_cuda, tileops.jit.cuda\n"
+        "import tileops.kernels.elementwise.pointwise_cuda, tileops.jit.cuda\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('numba', 'cuda')])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -138,7 +138,7 @@ def test_across_lanes(target):
     lanes = target.lanes
     x = torch.randn(50, lanes)
     x[0, 1] = float("nan")
-    x[1, :] = -1.0
+    x[1, :], x[2, :] = -1.0, 1.0
     out = torch.empty(50, 6)
     jit.get_entry(Program.of("jit_test_bodies:across", ["ptr", "ptr"]), target).launch(
         0, 50, x.data_ptr(), out.data_ptr()

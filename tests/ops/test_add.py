@@ -7,8 +7,8 @@ import torch
 
 from tests.ops.helpers import FLOATS, at_threads, bits, check, on_device, spec_of
 from tileops.elementwise import AddFwdOp
-from tileops.kernels.elementwise.add_cpu import AddCpuKernel
-from tileops.kernels.elementwise.call_spec import AddCall
+from tileops.kernels.elementwise.call_spec import BinaryCall
+from tileops.kernels.elementwise.pointwise_cpu import BinaryCpuKernel
 from tileops.workloads import inputs
 from tileops.workloads.elementwise import add
 
@@ -162,6 +162,6 @@ def test_few_kernels_serve_any_mix_of_shapes(dtype: torch.dtype) -> None:
             except RuntimeError:
                 continue
             for alpha in (1, 2):
-                call = AddCall(spec_of(a), spec_of(b), spec_of(output), alpha)
-                programs.update(AddCpuKernel.programs(call, AddCpuKernel.default_config(call)).values())
+                call = BinaryCall(function="add", a=spec_of(a), b=spec_of(b), output=spec_of(output), scalars=(alpha,))
+                programs.update(BinaryCpuKernel.programs(call, BinaryCpuKernel.default_config(call)).values())
     assert len(programs) <= 8

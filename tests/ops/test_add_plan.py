@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tileops.kernels.base import TensorSpec
 from tileops.kernels.elementwise import template_cpu as template
 from tileops.kernels.layout import broadcast_strides
 
@@ -20,11 +21,15 @@ def operand(layout: OperandLayout, shape: tuple[int, ...], argument: int = 0) ->
     return template.Operand("f32", broadcast_strides(sizes, strides, shape), argument)
 
 
+def output_of(shape: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec.contiguous("float32", shape)
+
+
 def walk(plan: template.Plan, operands: int) -> list[tuple[int, ...]]:
     """The byte offsets (operands, output) that a kernel visits, read from the geometry alone, as the kernel
     does.
     """
-    geometry = plan.geometry()
+    geometry = plan.geometry(streaming=False)
     at = template.HEADER_WORDS
 
     def axes(count: int, start: int) -> list[tuple[int, tuple[int, ...]]]:
@@ -44,7 +49,7 @@ def walk(plan: template.Plan, operands: int) -> list[tuple[int, ...]]:
 
     visited = []
     if plan.form == "rows":
-        size, width, blocks, outer_axes = geometry[: template.HEADER_WORDS]
+        size, width, blocks, outer_axes, _ = geometry[: template.HEADER_WORDS]
         itemsize = 4
         inner = [0 if kind == "splat" else itemsize for kind in plan.kinds] + [itemsize]
         for unit in range(plan.units):
@@ -53,7 +58,7 @@ def walk(plan: template.Plan, operands: int) -> list[tuple[int, ...]]:
             for i in range(block * width, min((block + 1) * width, size)):
                 visited.append(tuple(start + i * step for start, step in zip(base, inner, strict=True)))
         return visited
-    column_tiles, row_tiles, _, outer_axes = geometry[: template.HEADER_WORDS]
+    column_tiles, row_tiles, _, outer_axes, _ = geometry[: template.HEADER_WORDS]
     (columns, column_steps), (rows, row_steps) = axes(2, at)
     outer = axes(outer_axes, at + 2 * template.AXIS_WORDS)
     for unit in range(plan.units):
@@ -83,7 +88,7 @@ def expected(shape: tuple[int, ...], layouts: list[OperandLayout]) -> list[tuple
 
 
 def check_plan(shape: tuple[int, ...], layouts: list[OperandLayout]) -> template.Plan:
-    plan = template.Plan.of(shape, [operand(layout, shape) for layout in layouts], 4)
+    plan = template.Plan.of(output_of(shape), [operand(layout, shape) for layout in layouts])
     assert sorted(walk(plan, len(layouts)), key=lambda visit: visit[-1]) == expected(shape, layouts)
     return plan
 
@@ -121,8 +126,8 @@ def test_every_element_is_visited_once_at_its_place(
         ((4, 6), [((4, 6), (6, 1)), ((4, 1), (1, 1))], "rows", ("unit", "splat")),
         ((4, 6), [((1,), (1,)), ((4, 6), (6, 1))], "rows", ("splat", "unit")),
         ((4, 6), [((4, 1), (1, 1)), ((1, 6), (6, 1))], "rows", ("splat", "unit")),
-        ((4, 6), [((4, 6), (1, 4)), ((4, 6), (6, 1))], "tiles", ()),
-        ((4, 6), [((4, 6), (0, 0)), ((4, 6), (6, 0))], "tiles", ()),
+        ((4, 6), [((4, 6), (1, 4)), ((4, 6), (6, 1))], "tiles", ("dense",)),
+        ((4, 6), [((4, 6), (0, 0)), ((4, 6), (6, 0))], "tiles", ("dense",)),
         ((), [((), ()), ((), ())], "rows", ("unit", "unit")),
     ],
 )
@@ -134,7 +139,7 @@ def test_layouts_fall_into_the_forms(
 
 
 def test_contiguous_axes_merge_into_one() -> None:
-    plan = template.Plan.of((2, 3, 5, 7), [operand(((2, 3, 5, 7), (105, 35, 7, 1)), (2, 3, 5, 7))], 4)
+    plan = template.Plan.of(output_of((2, 3, 5, 7)), [operand(((2, 3, 5, 7), (105, 35, 7, 1)), (2, 3, 5, 7))])
     assert plan.sizes == (210,)
 
 
@@ -152,10 +157,20 @@ def test_tiles_cover_ragged_edges(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("elements", [2**31 - 1, 2**31, 2**32, 2**40])
 def test_sizes_beyond_32_bits_are_planned(elements: int) -> None:
-    flat = template.Plan.of((elements,), [operand(((elements,), (1,)), (elements,))], 4)
+    flat = template.Plan.of(output_of((elements,)), [operand(((elements,), (1,)), (elements,))])
     assert flat.units == math.ceil(elements / template.BLOCK)
-    assert flat.geometry()[0] == elements
+    assert flat.geometry(streaming=True)[0] == elements
     shape = (elements // 256, 256)
-    wide = template.Plan.of(shape, [operand((shape, (512, 1)), shape)], 4)
+    wide = template.Plan.of(output_of(shape), [operand((shape, (512, 1)), shape)])
     assert wide.units == shape[0]
     assert wide.steps[0][1] == 2048
+
+
+def test_an_output_written_in_place_is_walked_in_the_order_of_its_memory() -> None:
+    shape, strides = (5, 4, 6), (6, 60, 1)
+    output = TensorSpec("cpu", "float32", shape, strides, 4)
+    plan = template.Plan.of(output, [template.Operand("f32", strides, 0)])
+    assert (plan.form, plan.sizes) == ("rows", (30, 4))
+    output = TensorSpec("cpu", "float32", (5, 4), (8, 2), 4)
+    plan = template.Plan.of(output, [template.Operand("f32", (8, 2), 0)])
+    assert (plan.form, plan.kinds) == ("tiles", ("strided",))

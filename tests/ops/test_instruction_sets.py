@@ -11,9 +11,9 @@ from tests.ops.helpers import FLOATS, build, check, spec_of
 from tileops import settings
 from tileops.errors import SettingsError
 from tileops.jit import cpu_target
-from tileops.kernels.elementwise.add_cpu import AddCpuKernel
-from tileops.kernels.elementwise.call_spec import AddCall, SiluAndMulCall
-from tileops.kernels.elementwise.silu_and_mul_cpu import SiluAndMulCpuKernel
+from tileops.kernels.elementwise.call_spec import BinaryCall, GatedCall
+from tileops.kernels.elementwise.gated_cpu import GatedCpuKernel
+from tileops.kernels.elementwise.pointwise_cpu import BinaryCpuKernel
 from tileops.kernels.norm.call_spec import RMSNormCall
 from tileops.kernels.norm.rms_norm_cpu import RMSNormCpuKernel
 from tileops.kernels.rope.call_spec import RoPECall, RoPEPositionIdsCall
@@ -60,7 +60,8 @@ def test_rms_norm(dtype: torch.dtype, size: int) -> None:
 def test_silu_and_mul(dtype: torch.dtype, size: int) -> None:
     x, output = values((3, 2 * size), dtype), torch.empty(3, size, dtype=dtype)
     for view in (x, strided(x)):
-        build(SiluAndMulCpuKernel, SiluAndMulCall(spec_of(view), spec_of(output)))(view, output.fill_(torch.nan))
+        call = GatedCall(function="silu_and_mul", x=spec_of(view), output=spec_of(output))
+        build(GatedCpuKernel, call)(view, output.fill_(torch.nan))
         check(output, elementwise.silu_and_mul(x))
 
 
@@ -74,7 +75,8 @@ def test_add(dtype: torch.dtype) -> None:
         values((20, 1), dtype),
         strided(values((20, 37), dtype)),
     ):
-        build(AddCpuKernel, AddCall(spec_of(a), spec_of(b), spec_of(output), alpha))(a, b, output.fill_(0))
+        call = BinaryCall(function="add", a=spec_of(a), b=spec_of(b), output=spec_of(output), scalars=(alpha,))
+        build(BinaryCpuKernel, call)(a, b, output.fill_(0))
         check(output, elementwise.add(a, b, alpha=alpha))
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.ptx.harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
-from tileops.kernels.elementwise.add_cuda import AddCudaKernel
-from tileops.kernels.elementwise.call_spec import AddCall, SiluAndMulCall
-from tileops.kernels.elementwise.silu_and_mul_cuda import SiluAndMulCudaKernel
+from tileops.kernels.elementwise.call_spec import BinaryCall, GatedCall
+from tileops.kernels.elementwise.gated_cuda import GatedCudaKernel
+from tileops.kernels.elementwise.pointwise_cuda import BinaryCudaKernel
 
 
 def silu_and_mul(x: np.ndarray) -> np.ndarray:
@@ -20,8 +20,8 @@ def run_silu(x: np.ndarray, dtype: str, arch: str, *, storage_offset: int = 0, m
     device = Device(arch, max_grid)
     source = device.tensor(x, dtype, storage_offset=storage_offset)
     output = device.empty((x.shape[0], x.shape[1] // 2), dtype)
-    call = SiluAndMulCall(x=source.spec, output=output.spec, device=DEVICE[arch])
-    program = device.run(SiluAndMulCudaKernel, call, source, output)
+    call = GatedCall(function="silu_and_mul", x=source.spec, output=output.spec, device=DEVICE[arch])
+    program = device.run(GatedCudaKernel, call, source, output)
     assert_close(device.fetch(output), silu_and_mul(x), dtype)
     return program, device
 
@@ -31,8 +31,10 @@ def run_add(a: np.ndarray, b: np.ndarray, dtype: str, arch: str, *, alpha=1, off
     left = device.tensor(a, dtype, storage_offset=offsets[0])
     right = device.tensor(b, dtype, storage_offset=offsets[1])
     output = device.empty(np.broadcast_shapes(a.shape, b.shape), dtype, storage_offset=offsets[2])
-    call = AddCall(a=left.spec, b=right.spec, output=output.spec, alpha=alpha, device=DEVICE[arch])
-    program = device.run(AddCudaKernel, call, left, right, output)
+    call = BinaryCall(
+        function="add", a=left.spec, b=right.spec, output=output.spec, scalars=(alpha,), device=DEVICE[arch]
+    )
+    program = device.run(BinaryCudaKernel, call, left, right, output)
     expected = a.astype(np.float64) + alpha * b.astype(np.float64)
     assert_close(device.fetch(output), expected, dtype)
     return program, device
@@ -73,8 +75,8 @@ def test_silu_special_values(arch):
     x = np.concatenate((gate, np.ones_like(gate)))[None]
     device = Device(arch)
     source, output = device.tensor(x, "float32"), device.empty((1, len(gate)), "float32")
-    call = SiluAndMulCall(x=source.spec, output=output.spec, device=DEVICE[arch])
-    device.run(SiluAndMulCudaKernel, call, source, output)
+    call = GatedCall(function="silu_and_mul", x=source.spec, output=output.spec, device=DEVICE[arch])
+    device.run(GatedCudaKernel, call, source, output)
     with np.errstate(all="ignore"):
         expected = silu_and_mul(x).astype(np.float32)
     np.testing.assert_allclose(device.fetch(output), expected, rtol=1e-5, atol=1e-35)
@@ -162,8 +164,8 @@ def test_a_call_with_too_many_axes_is_refused_with_the_reason():
     a = device.tensor(random((2, 1) * 9, "float32"), "float32")
     b = device.tensor(random((1, 2) * 9, "float32"), "float32")
     output = device.empty((2, 2) * 9, "float32")
-    call = AddCall(a=a.spec, b=b.spec, output=output.spec, alpha=1, device=DEVICE["sm_80"])
-    assert "more than 8 axes" in AddCudaKernel.refusal(call)
+    call = BinaryCall(function="add", a=a.spec, b=b.spec, output=output.spec, scalars=(1,), device=DEVICE["sm_80"])
+    assert "more than 8 axes" in BinaryCudaKernel.refusal(call)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -22,7 +22,15 @@ from tileops.errors import ManifestError
 from tileops.manifest import loading
 from tileops.manifest.entry import Entry, parse_entry
 
-__all__ = ["Entry", "ManifestError", "load_all", "load_entry", "load_family", "try_load_entry"]
+__all__ = [
+    "Entry",
+    "ManifestError",
+    "implemented_names",
+    "load_all",
+    "load_entry",
+    "load_family",
+    "try_load_entry",
+]
 
 _entries: dict[str, Entry] = {}
 
@@ -68,6 +76,11 @@ def try_load_entry(name: str, family: str | None = None) -> Entry | None:
         return load_entry(name, family)
     except ManifestError:
         return None
+
+
+def implemented_names(family: str) -> tuple[str, ...]:
+    """Names of the entries of a family that are implemented, sorted; parses no entry."""
+    return loading.implemented_names(family)
 
 
 def load_family(family: str) -> dict[str, Entry]:

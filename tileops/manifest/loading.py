@@ -214,6 +214,15 @@ def find(name: str) -> RawEntry | None:
     return None
 
 
+@cache
+def implemented_names(family: str) -> tuple[str, ...]:
+    """Names of the entries of a family that are implemented, sorted. Reads the text only: nothing is parsed."""
+    entry = re.compile(rb"^([A-Za-z]\w*)[ ]*:.*?(?=^[^\s#]|\Z)", re.MULTILINE | re.DOTALL)
+    implemented = re.compile(rb"^\s+status:\s*implemented\s*(#.*)?$", re.MULTILINE)
+    found = (block for path in family_files(family) for block in entry.finditer(_text(path)))
+    return tuple(sorted(block[1].decode() for block in found if implemented.search(block[0])))
+
+
 def _fits(path: Path, family: object) -> bool:
     """Whether a file may hold entries of a family."""
     return isinstance(family, str) and (path.stem == family or path.stem.startswith(f"{family}_"))
@@ -228,5 +237,6 @@ def clear_caches(*more: Callable[[], None]) -> None:
     """Forgets every file that was read; for tests and for editors that reload."""
     _cached_file.cache_clear()
     _text.cache_clear()
+    implemented_names.cache_clear()
     for clear in more:
         clear()

@@ -345,6 +345,18 @@ class Emitter:
             name = f"llvm.masked.store.{_suffix(value.type)}.p0"
             self.call(name, VOID, (value, pointer, I32(align), mask))
 
+    def stream(self, address: ir.Value, value: ir.Value) -> None:
+        """Stores a whole vector around the caches; the address is a multiple of its size. `store_fence` makes such
+        stores visible.
+        """
+        kind = _kind(value.type)
+        written = self.builder.store(value, self.address(address), align=kind.lanes * _itemsize(kind.element))
+        written.set_metadata("nontemporal", self.builder.module.add_metadata([I32(1)]))
+
+    def store_fence(self) -> None:
+        """Waits for `stream`."""
+        self.call("llvm.x86.sse.sfence", VOID, ())
+
     def prefetch(self, address: ir.Value, *, write: bool = False, locality: int = 3) -> None:
         """Hints that the cache line at `address` will be read (or written)."""
         args = (self.address(address), I32(int(write)), I32(locality), I32(1))

@@ -18,7 +18,10 @@ from tileops.jit.lang.values import Value, as_f32, as_kind, i64
 from tileops.jit.lang.words import Word, word
 
 _SIZES = {"f32": 4, "bf16": 2, "f16": 2, "b1": 1, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "f64": 8}
-_STORED_AS = {"f32": "f32", "bf16": "i16", "f16": "i16", "b1": "i8", "i32": "i32"}
+_STORED_AS = {
+    **{"f32": "f32", "bf16": "i16", "f16": "i16", "b1": "i8"},
+    **{"u8": "i8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64"},
+}
 
 
 def itemsize(dtype: str) -> int:
@@ -39,7 +42,9 @@ def _check(dtype: str) -> None:
 
 
 def widen(dtype: str, stored: Value) -> Value:
-    """Stored elements as what bodies compute with: float32, int32, or a mask for ``"b1"``."""
+    """Stored elements as what bodies compute with: float32 for the float formats, a mask for ``"b1"``, int16 for
+    ``"u8"``, which holds every value with its sign, and the other integers as they are.
+    """
     emit = context.emitter()
     if dtype == "bf16":
         return Value(emit.widen_bf16(stored.ir))
@@ -47,11 +52,13 @@ def widen(dtype: str, stored: Value) -> Value:
         return Value(emit.widen_f16(stored.ir))
     if dtype == "b1":
         return stored != 0
+    if dtype == "u8":
+        return Value(emit.builder.zext(stored.ir, stored.kind.of("i16").ir))
     return stored
 
 
 def narrow(dtype: str, value: Value) -> Value:
-    """The inverse of `widen`: rounds to the storage format."""
+    """The inverse of `widen`: rounds to the storage format; integers wrap."""
     emit = context.emitter()
     if dtype == "bf16":
         return Value(emit.narrow_bf16(as_f32(value).ir))
@@ -59,6 +66,8 @@ def narrow(dtype: str, value: Value) -> Value:
         return Value(emit.narrow_f16(as_f32(value).ir))
     if dtype == "b1":
         return Value(emit.builder.zext(value.ir, value.kind.of("i8").ir))
+    if dtype == "u8":
+        return Value(emit.builder.trunc(value.ir, value.kind.of("i8").ir))
     return as_kind(value, value.kind.of(_STORED_AS[dtype]))
 
 
@@ -77,16 +86,19 @@ def store_as(dtype: str, address: Value, value: Value, mask: Value | None = None
     context.emitter().store(i64(address).ir, stored.ir, None if mask is None else mask.ir)
 
 
+def narrow_group(dtype: str, values: Sequence[Value]) -> list[Value]:
+    """`narrow` of several vectors; rounding to bfloat16 is cheaper for a group."""
+    _check(dtype)
+    if dtype == "bf16":
+        return [Value(bits) for bits in context.emitter().narrow_bf16_group([as_f32(value).ir for value in values])]
+    return [narrow(dtype, value) for value in values]
+
+
 def store_group(dtype: str, addresses: Sequence[Value], values: Sequence[Value]) -> None:
     """`store_as` of several vectors; rounding to bfloat16 is cheaper for a group."""
-    _check(dtype)
     emit = context.emitter()
-    if dtype == "bf16":
-        stored = emit.narrow_bf16_group([as_f32(value).ir for value in values])
-    else:
-        stored = [narrow(dtype, value).ir for value in values]
-    for address, bits in zip(addresses, stored, strict=True):
-        emit.store(i64(address).ir, bits)
+    for address, bits in zip(addresses, narrow_group(dtype, values), strict=True):
+        emit.store(i64(address).ir, bits.ir)
 
 
 def _factory(make: Callable[[str], Callable[..., Any]]) -> Callable[[str], Word]:
@@ -247,6 +259,12 @@ def gather_words(address, stride, mask):
 
 
 @word
+def store_fence():
+    """Waits until stores that went around the caches can be seen by other threads."""
+    context.emitter().store_fence()
+
+
+@word
 def prefetch(address):
     """Hints that the cache line at `address` will be read soon."""
     context.emitter().prefetch(i64(address).ir)
@@ -268,6 +286,7 @@ def alloca_words(count: int) -> Word:
 __all__ = [
     "alloca_words", "gather_words", "itemsize", "kind_of", "load", "load_as", "load_f64", "load_i32",
     "load_i64", "load_masked", "load_scalar", "load_splat", "load_words", "load_words_masked", "narrow",
-    "prefetch", "store", "store_as", "store_i32", "store_i64", "store_masked", "store_scalar",
+    "narrow_group", "prefetch", "store", "store_as", "store_fence", "store_i32", "store_i64", "store_masked",
+    "store_scalar",
     "store_words", "store_words_masked", "widen",
 ]  # fmt: skip

@@ -83,7 +83,29 @@ class TileBuilder:
 
     def load_splat(self, dtype: str, addr: Value, lanes: int | None = None) -> Value:
         """One element in every lane."""
-        return self.splat(memory.load_as(dtype, addr, 0), lanes)
+        one = memory.load_as(dtype, addr, 0)
+        return self.spread(one.kind.element, one, lanes or self.LANES)
+
+    def load_scalar_word(self, element: str, addr: Value, lanes: int) -> Value:
+        """A scalar of eight bytes in every lane: float32 in the lower half, or int64 cut to lanes of `element`."""
+        if element == "f32":
+            return self.load_splat("f32", addr, lanes)
+        word = memory.load_i64(addr)
+        return self.spread(element, word != 0 if element == "b1" else word, lanes)
+
+    def spread(self, element: str, value: Value | float, lanes: int) -> Value:
+        """`value` as lanes of `element`: a vector of that kind stays, a scalar or number is broadcast."""
+        return as_kind(value, Kind(element, lanes))
+
+    def narrow_group(self, dtype: str, values: Sequence[Value]) -> list[Value]:
+        """Vectors rounded to a storage format, for `store_words` or `stream_words`; cheaper than one by one for
+        bfloat16.
+        """
+        return memory.narrow_group(dtype, values)
+
+    def stream_words(self, addr: Value, value: Value) -> None:
+        """`store_words` of a whole vector around the caches, at a multiple of its size; see `lang.store_fence`."""
+        context.emitter().stream(i64(addr).ir, value.ir)
 
     def load_words(self, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw 32-bit words, as int32 lanes; lanes outside `mask` are 0."""
@@ -91,7 +113,7 @@ class TileBuilder:
         return Value(context.emitter().load(kind, i64(addr).ir, None if mask is None else mask.ir))
 
     def store_words(self, addr: Value, value: Value, mask: Value | None = None) -> None:
-        """Stores lanes (int32, float32, int16) unchanged."""
+        """Stores lanes, or a scalar, unchanged."""
         context.emitter().store(i64(addr).ir, value.ir, None if mask is None else mask.ir)
 
     def load_integers(self, element: str, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:

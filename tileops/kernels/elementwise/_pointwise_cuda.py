@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tileops.jit.lang import cuda as lang
-from tileops.kernels.elementwise import _functions
+from tileops.kernels.elementwise import functions
 
 
 def dense(function: str, dtype: str, width: int, scalars: int) -> Callable[..., None]:
@@ -13,8 +13,8 @@ def dense(function: str, dtype: str, width: int, scalars: int) -> Callable[..., 
     access.
     """
     strip, element = lang.Strip(dtype, width), lang.Strip(dtype, lang.ITEMSIZE[dtype])
-    compute = lang.strip_map(getattr(_functions, function), [strip, strip], strip, scalars)
-    compute_one = lang.strip_map(getattr(_functions, function), [element, element], element, scalars)
+    compute = lang.strip_map(functions.find(function), [strip, strip], strip, scalars)
+    compute_one = lang.strip_map(functions.find(function), [element, element], element, scalars)
     load, store, load_one, store_one = strip.load, strip.store, element.load, element.store
     size, per_strip = lang.ITEMSIZE[dtype], strip.elements
 
@@ -45,7 +45,7 @@ def strided(function: str, dtype: str, width: int, axes: int, scalars: int) -> C
     operand is a single element that broadcasts; else it is `width`, or any step where `width` is one element.
     """
     strip, element = lang.Strip(dtype, width), lang.Strip(dtype, lang.ITEMSIZE[dtype])
-    compute = lang.strip_map(getattr(_functions, function), [strip, strip], strip, scalars)
+    compute = lang.strip_map(functions.find(function), [strip, strip], strip, scalars)
     load, store, load_one, spread = strip.load, strip.store, element.load, strip.broadcast
     locate = lang.walk(axes, 2)
     words = axes * 3

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 from tileops.jit import lang
-from tileops.kernels.elementwise import _functions
+from tileops.kernels.elementwise import functions
 from tileops.kernels.elementwise.template_cpu import (
     AXIS_WORDS,
     FLOATS,
@@ -21,137 +22,168 @@ AXIS_BYTES = 8 * AXIS_WORDS
 FIRST_AXIS = 8 * HEADER_WORDS
 
 
-class _Floats:
-    """Operands of float dtypes: computed with in float32."""
-
-    scratch_dtype = "f32"
-    scratch_size = 4
-
-    def lanes(self, t: Any) -> int:
-        return t.LANES
-
-    def load(self, t: Any, dtype: str, address: Any, mask: Any = None) -> Any:
-        return t.load(dtype, address, mask)
-
-    def splat(self, t: Any, dtype: str, address: Any) -> Any:
-        return t.load_splat(dtype, address)
-
-    def store(self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None) -> None:
-        if mask is None:
-            t.store_group(dtype, addresses, values)
-        else:
-            t.store(dtype, addresses[0], values[0], mask)
-
-    def copy(self, t: Any, dtype: str, source: Any, target: Any) -> None:
-        """One element, as the scratch holds it."""
-        t.store_scalar("f32", target, t.load_scalar(dtype, source))
+def _computed_as(dtype: str) -> str:
+    """The element type that values of a storage format are computed with in."""
+    return "f32" if dtype in FLOATS else {"u8": "i16", "b1": "b1"}.get(dtype, dtype)
 
 
-class _Integers:
-    """Operands of one integer dtype: computed with in that width, where overflow wraps as in torch. Booleans
-    are bytes of 0 and 1.
-    """
-
-    _ELEMENTS: ClassVar = {"b1": "i8", "u8": "i8"}
-
-    def __init__(self, dtype: str) -> None:
-        self.element = self._ELEMENTS.get(dtype, dtype)
-        self.scratch_size = lang.itemsize(dtype)
-        self.scratch_dtype = dtype
-
-    def lanes(self, t: Any) -> int:
-        return 4 * t.LANES // self.scratch_size
-
-    def load(self, t: Any, dtype: str, address: Any, mask: Any = None) -> Any:
-        return t.load_integers(self.element, address, mask, self.lanes(t))
-
-    def splat(self, t: Any, dtype: str, address: Any) -> Any:
-        return t.splat_integer(self.element, address, self.lanes(t))
-
-    def store(self, t: Any, dtype: str, addresses: Sequence[Any], values: Sequence[Any], mask: Any = None) -> None:
-        for address, value in zip(addresses, values, strict=True):
-            t.store_words(address, value, mask)
-
-    def copy(self, t: Any, dtype: str, source: Any, target: Any) -> None:
-        """One element, as the scratch holds it."""
-        t.store_words(target, t.load_integers(self.element, source, lanes=0))
+def _computed_size(dtype: str) -> int:
+    """Bytes of a lane. Masks ride along with whatever they select."""
+    return {"f32": 4, "b1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8}[_computed_as(dtype)]
 
 
-def _access(dtype: str) -> Any:
-    """How elements of an operator with results of `dtype` are read, computed with and written."""
-    return _Floats() if dtype in FLOATS else _Integers(dtype)
+@dataclass(frozen=True)
+class _Pointwise:
+    """A scalar function on vectors of elements in memory.
 
-
-def _span(function: str, access: Any, operands: Sequence[tuple[str, str]], output: str, unroll: int) -> Any:
-    """A tile that computes elements ``start .. stop - 1`` of a row.
-
-    Args:
+    Attributes:
         function: name of the scalar function.
-        access: how elements are read and written.
-        operands: storage format and kind ("unit": one element each, "splat": the same for all) of its
-            arguments.
+        inputs: storage format of each of its tensor operands, None for an absent one.
+        kinds: for each operand that is there, "unit" (an element for each index) or "splat" (one for all).
+        scalars: whether each of its scalar parameters is there.
+        options: its keyword arguments.
         output: storage format of the result.
         unroll: vectors computed side by side.
     """
-    compute: Callable[..., Any] = getattr(_functions, function)
 
-    @lang.tile("p0:i64, p1:i64, p2:i64, p3:i64, out:i64, start:i64, stop:i64")
-    def span(t: Any, p0: Any, p1: Any, p2: Any, p3: Any, out: Any, start: Any, stop: Any) -> None:
-        pointers = (p0, p1, p2, p3)[: len(operands)]
-        lanes = access.lanes(t)
-        shared = [
-            access.splat(t, dtype, pointer) if kind == "splat" else None
-            for pointer, (dtype, kind) in zip(pointers, operands, strict=True)
+    function: str
+    inputs: tuple[str | None, ...]
+    kinds: tuple[str, ...]
+    scalars: tuple[bool, ...]
+    options: tuple[tuple[str, Any], ...]
+    output: str
+    unroll: int
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Storage formats of the operands that are there."""
+        return tuple(dtype for dtype in self.inputs if dtype is not None)
+
+    @property
+    def value(self) -> str:
+        """Element type of the scalar parameters: that of the first operand which is no condition."""
+        first = next((dtype for dtype in self.present if dtype != "b1"), self.present[0])
+        return _computed_as(first)
+
+    def lanes(self) -> int:
+        return int(4 * lang.lanes() // max(_computed_size(dtype) for dtype in (*self.present, self.output)))
+
+    def span(self) -> Any:
+        """A tile that computes elements ``start .. stop - 1`` of a row."""
+        masked = self._masked()
+
+        @lang.tile("p0:i64, p1:i64, p2:i64, constants:i64, out:i64, start:i64, stop:i64, streaming:i64")
+        def span(
+            t: Any, p0: Any, p1: Any, p2: Any, constants: Any, out: Any, start: Any, stop: Any, streaming: Any
+        ) -> None:
+            pointers = (p0, p1, p2)
+            shared = self._shared(t, pointers, constants)
+            lanes, size = self.lanes(), lang.itemsize(self.output)
+
+            def vectors(i: Any, count: int) -> None:
+                results = self._compute(t, pointers, shared, i, count)
+                stored = t.narrow_group(self.output, results)
+                places = [out + i * size + u * lanes * size for u in range(count)]
+
+                def plain() -> None:
+                    for place, value in zip(places, stored, strict=True):
+                        t.store_words(place, value)
+
+                def around() -> None:
+                    for place, value in zip(places, stored, strict=True):
+                        t.stream_words(place, value)
+
+                if count > 1:
+                    t.when(streaming != 0, around, plain)
+                else:
+                    plain()
+
+            # Stores around the caches need whole vectors at aligned addresses.
+            misplaced = (out + start * size) & (lanes * size - 1)
+            head = t.select_value(streaming * misplaced != 0, t.const(lanes) - misplaced // size, t.const(0))
+            first = t.min(start + head, stop)
+            t.when(head > 0, lambda: masked(p0, p1, p2, constants, out, start, first))
+            step = lanes * self.unroll
+            unrolled = first + (stop - first) // step * step
+            whole = first + (stop - first) // lanes * lanes
+            if self.unroll > 1:
+                t.loop(first, unrolled, step, body=lambda i, _: vectors(i, self.unroll))
+            t.loop(unrolled if self.unroll > 1 else first, whole, lanes, body=lambda i, _: vectors(i, 1))
+            t.when(whole < stop, lambda: masked(p0, p1, p2, constants, out, whole, stop))
+
+        return span
+
+    def _masked(self) -> Any:
+        """A tile that computes elements ``start .. stop - 1``, fewer than a vector."""
+
+        @lang.tile("p0:i64, p1:i64, p2:i64, constants:i64, out:i64, start:i64, stop:i64")
+        def masked(t: Any, p0: Any, p1: Any, p2: Any, constants: Any, out: Any, start: Any, stop: Any) -> None:
+            pointers = (p0, p1, p2)
+            mask = t.mask_lt(stop - start, self.lanes())
+            (result,) = self._compute(t, pointers, self._shared(t, pointers, constants), start, 1, mask)
+            t.store(self.output, out + start * lang.itemsize(self.output), result, mask)
+
+        return masked
+
+    def _shared(self, t: Any, pointers: Sequence[Any], constants: Any) -> tuple[list[Any], list[Any]]:
+        """The operands and scalars that are the same for all elements."""
+        lanes = self.lanes()
+        operands = [
+            t.load_splat(dtype, pointer, lanes) if kind == "splat" else None
+            for dtype, kind, pointer in zip(self.present, self.kinds, pointers, strict=False)
         ]
+        scalars = [
+            t.load_scalar_word(self.value, constants + 8 * place, lanes) if there else None
+            for place, there in enumerate(self.scalars)
+        ]
+        return operands, scalars
 
-        def vectors(i: Any, count: int, mask: Any = None) -> None:
-            """Computes `count` vectors from element i on, operation by operation side by side."""
-
-            def argument(index: int) -> Any:
-                dtype, kind = operands[index]
-                if kind == "splat":
-                    return shared[index]
-                size = lang.itemsize(dtype)
-                first = pointers[index] + i * size
-                return lang.Lockstep([access.load(t, dtype, first + u * lanes * size, mask) for u in range(count)])
-
-            result = compute(*(argument(index) for index in range(len(operands))))
-            size = lang.itemsize(output)
-            addresses = [out + i * size + u * lanes * size for u in range(count)]
-            access.store(t, output, addresses, result.members, mask)
-
-        step = lanes * unroll
-        unrolled = start + (stop - start) // step * step
-        whole = start + (stop - start) // lanes * lanes
-        t.loop(start, unrolled, step, body=lambda i, _: vectors(i, unroll))
-        t.loop(unrolled, whole, lanes, body=lambda i, _: vectors(i, 1))
-        t.when(whole < stop, lambda: vectors(whole, 1, t.mask_lt(stop - whole, lanes)))
-
-    return span
+    def _compute(
+        self,
+        t: Any,
+        pointers: Sequence[Any],
+        shared: tuple[list[Any], list[Any]],
+        i: Any,
+        count: int,
+        mask: Any = None,
+    ) -> list[Any]:
+        """Results of `count` vectors from element i on, operation by operation side by side."""
+        lanes = self.lanes()
+        loaded: list[Any] = []
+        for dtype, pointer, splat in zip(self.present, pointers, shared[0], strict=False):
+            size = lang.itemsize(dtype)
+            places = [pointer + i * size + u * lanes * size for u in range(count)]
+            members = [t.load(dtype, place, mask, lanes) for place in places] if splat is None else None
+            loaded.append(splat if members is None else lang.Lockstep(members) if count > 1 else members[0])
+        rest = iter(loaded)
+        operands = [None if dtype is None else next(rest) for dtype in self.inputs]
+        result = functions.find(self.function)(*operands, *shared[1], **dict(self.options))
+        members = result.members if isinstance(result, lang.Lockstep) else [result] * count
+        return [t.spread(_computed_as(self.output), member, lanes) for member in members]
 
 
 def rows(
     *,
     function: str,
-    inputs: tuple[str, ...],
+    inputs: tuple[str | None, ...],
     kinds: tuple[str, ...],
-    scalars: int,
+    scalars: tuple[bool, ...],
+    options: tuple[tuple[str, Any], ...],
     output: str,
     unroll: int,
 ) -> Callable[..., None]:
     """The rows form: one unit is a block of a row."""
-    access = _access(output)
-    operands = [*zip(inputs, kinds, strict=True), *[(access.scratch_dtype, "splat")] * scalars]
-    span = _span(function, access, operands, output, unroll)
-    load_i64 = lang.load_i64
+    span = _Pointwise(function, inputs, kinds, scalars, options, output, unroll).span()
+    load_i64, store_fence = lang.load_i64, lang.store_fence
 
-    def body(begin, end, tid, geometry, p0, p1, p2, p3, out):
+    def body(begin, end, tid, geometry, constants, p0, p1, p2, out):
         size, width = load_i64(geometry), load_i64(geometry + 8)
         blocks, axes = load_i64(geometry + 16), load_i64(geometry + 24)
+        streaming = load_i64(geometry + 32)
         row = begin // blocks
         block = begin - row * blocks
         for _ in range(begin, end):
-            q0, q1, q2, q3, target = p0, p1, p2, p3, out
+            q0, q1, q2, target = p0, p1, p2, out
             rest = row
             axis = geometry + FIRST_AXIS
             for left in range(axes, 0, -1):
@@ -163,34 +195,36 @@ def rows(
                 q0 += index * load_i64(axis + 8)
                 q1 += index * load_i64(axis + 16)
                 q2 += index * load_i64(axis + 24)
-                q3 += index * load_i64(axis + 32)
-                target += index * load_i64(axis + 40)
+                target += index * load_i64(axis + 32)
                 axis += AXIS_BYTES
             start = block * width
             stop = start + width if start + width < size else size
-            span(q0, q1, q2, q3, target, start, stop)
+            span(q0, q1, q2, constants, target, start, stop, streaming)
             block += 1
             if block == blocks:
                 block = 0
                 row += 1
+        if streaming != 0:
+            store_fence()
 
     return body
 
 
-def _gather(access: Any, dtype: str | None) -> Any:
-    """A tile that copies a ragged tile of one operand into scratch, along the axis it is denser in; it does
-    nothing for an operand that does not exist.
+def _move(size: int, *, gather: bool) -> Any:
+    """A tile that copies a ragged tile of elements of `size` bytes between a tensor and scratch, along the axis in
+    which the tensor is denser; it does nothing for a tensor that does not exist (size 0).
     """
 
-    @lang.tile("source:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64")
-    def gather(t: Any, source: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any) -> None:
-        if dtype is None:
+    @lang.tile("tensor:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64")
+    def move(t: Any, tensor: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any) -> None:
+        if size == 0:
             return
-        size = access.scratch_size
 
         def element(r: Any, c: Any) -> None:
-            target = scratch + (r * TILE_COLUMNS + c) * size
-            access.copy(t, dtype, source + r * row_step + c * column_step, target)
+            there = tensor + r * row_step + c * column_step
+            here = scratch + (r * TILE_COLUMNS + c) * size
+            source, target = (there, here) if gather else (here, there)
+            t.store_words(target, t.load_integers(f"i{8 * size}", source, lanes=0))
 
         def down() -> None:
             t.loop(0, columns, body=lambda c, _: t.loop(0, rows, body=lambda r, _: element(r, c)))
@@ -200,38 +234,39 @@ def _gather(access: Any, dtype: str | None) -> Any:
 
         t.when(row_step < column_step, down, across)
 
-    return gather
+    return move
 
 
 def tiles(
     *,
     function: str,
-    inputs: tuple[str, ...],
+    inputs: tuple[str | None, ...],
     kinds: tuple[str, ...],
-    scalars: int,
+    scalars: tuple[bool, ...],
+    options: tuple[tuple[str, Any], ...],
     output: str,
     unroll: int,
 ) -> Callable[..., None]:
     """The tiles form: one unit is a tile of the two innermost axes."""
-    access = _access(output)
-    held = access.scratch_dtype
-    operands = [*[(held, "unit")] * len(inputs), *[(held, "splat")] * scalars]
-    span = _span(function, access, operands, output, unroll)
+    present = [dtype for dtype in inputs if dtype is not None]
+    span = _Pointwise(function, inputs, ("unit",) * len(present), scalars, options, output, unroll).span()
     load_i64 = lang.load_i64
-    dtypes = (*inputs, *[None] * (MAX_OPERANDS - len(inputs)))
-    gather0, gather1, gather2, gather3 = (_gather(access, dtype) for dtype in dtypes)
-    # A scalar parameter is read where it is; a tensor operand from its tile.
-    row_bytes = access.scratch_size * TILE_COLUMNS
-    row0, row1, row2, row3 = (row_bytes if k < len(inputs) else 0 for k in range(MAX_OPERANDS))
-    tile0, tile1, tile2, tile3 = (k < len(inputs) for k in range(MAX_OPERANDS))
+    sizes = [lang.itemsize(dtype) for dtype in present] + [0] * (MAX_OPERANDS - len(present))
+    gather0, gather1, gather2 = (_move(size, gather=True) for size in sizes)
+    scattered = kinds == ("strided",)
+    scatter = _move(lang.itemsize(output) if scattered else 0, gather=False)
+    row0, row1, row2 = (size * TILE_COLUMNS for size in sizes)
+    result_row = lang.itemsize(output) * TILE_COLUMNS
 
-    def body(begin, end, tid, geometry, p0, p1, p2, p3, out, scratch):
+    def body(begin, end, tid, geometry, constants, p0, p1, p2, out, scratch):
         column_tiles, row_tiles = load_i64(geometry), load_i64(geometry + 8)
         axes = load_i64(geometry + 24)
         inner = geometry + FIRST_AXIS
         outer = inner + AXIS_BYTES
         columns, rows = load_i64(inner), load_i64(outer)
-        own = scratch + tid * (MAX_OPERANDS * TILE_BYTES)
+        s0 = scratch + tid * ((MAX_OPERANDS + 1) * TILE_BYTES)
+        s1, s2, result = s0 + TILE_BYTES, s0 + 2 * TILE_BYTES, s0 + 3 * TILE_BYTES
+        down, right = load_i64(outer + 32), load_i64(inner + 32)
         for unit in range(begin, end):
             rest = unit // column_tiles
             c = (unit - rest * column_tiles) * TILE_COLUMNS
@@ -240,8 +275,7 @@ def tiles(
             q0 = p0 + r * load_i64(outer + 8) + c * load_i64(inner + 8)
             q1 = p1 + r * load_i64(outer + 16) + c * load_i64(inner + 16)
             q2 = p2 + r * load_i64(outer + 24) + c * load_i64(inner + 24)
-            q3 = p3 + r * load_i64(outer + 32) + c * load_i64(inner + 32)
-            target = out + r * load_i64(outer + 40) + c * load_i64(inner + 40)
+            target = out + r * down + c * right
             axis = outer + AXIS_BYTES
             for left in range(axes, 0, -1):
                 index = above
@@ -252,28 +286,16 @@ def tiles(
                 q0 += index * load_i64(axis + 8)
                 q1 += index * load_i64(axis + 16)
                 q2 += index * load_i64(axis + 24)
-                q3 += index * load_i64(axis + 32)
-                target += index * load_i64(axis + 40)
+                target += index * load_i64(axis + 32)
                 axis += AXIS_BYTES
             height = TILE_ROWS if r + TILE_ROWS < rows else rows - r
             width = TILE_COLUMNS if c + TILE_COLUMNS < columns else columns - c
-            gather0(q0, height, width, load_i64(outer + 8), load_i64(inner + 8), own)
-            gather1(q1, height, width, load_i64(outer + 16), load_i64(inner + 16), own + TILE_BYTES)
-            gather2(q2, height, width, load_i64(outer + 24), load_i64(inner + 24), own + 2 * TILE_BYTES)
-            gather3(q3, height, width, load_i64(outer + 32), load_i64(inner + 32), own + 3 * TILE_BYTES)
-            s0 = own if tile0 else q0
-            s1 = own + TILE_BYTES if tile1 else q1
-            s2 = own + 2 * TILE_BYTES if tile2 else q2
-            s3 = own + 3 * TILE_BYTES if tile3 else q3
+            gather0(q0, height, width, load_i64(outer + 8), load_i64(inner + 8), s0)
+            gather1(q1, height, width, load_i64(outer + 16), load_i64(inner + 16), s1)
+            gather2(q2, height, width, load_i64(outer + 24), load_i64(inner + 24), s2)
             for line in range(height):
-                span(
-                    s0 + line * row0,
-                    s1 + line * row1,
-                    s2 + line * row2,
-                    s3 + line * row3,
-                    target + line * load_i64(outer + 40),
-                    0,
-                    width,
-                )
+                place = result + line * result_row if scattered else target + line * down
+                span(s0 + line * row0, s1 + line * row1, s2 + line * row2, constants, place, 0, width, 0)
+            scatter(target, height, width, down, right, result)
 
     return body

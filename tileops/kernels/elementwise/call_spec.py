@@ -3,49 +3,106 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tileops.kernels.base import CallSpec, KernelInterface, TensorSpec
 
+Scalar = float | int | bool | None
 
-@dataclass(frozen=True)
-class SiluAndMulCall(CallSpec):
-    """``output = silu(x[:, :N]) * x[:, N:]``.
+
+@dataclass(frozen=True, kw_only=True)
+class PointwiseCall(CallSpec):
+    """``output[i] = function(*operands[i], *scalars, **options)`` at every index of the output.
 
     Attributes:
+        function: name of the scalar function, see `tileops.kernels.elementwise.functions`.
+        output: any dtype, any strides; the same memory as the first operand in a call that works in place.
+        scalars: numeric parameters, in the order of the function's arguments; None for an absent one. Run-time
+            arguments, never compiled in.
+        options: names and values of the parameters that are compiled in.
+    """
+
+    operand_names: ClassVar[tuple[str, ...]] = ()
+
+    function: str
+    output: TensorSpec
+    scalars: tuple[Scalar, ...] = ()
+    options: tuple[tuple[str, Scalar | str], ...] = ()
+
+    @property
+    def operands(self) -> tuple[TensorSpec | None, ...]:
+        """The tensor operands, each of a shape that broadcasts to the output's; None where one is absent."""
+        return tuple(getattr(self, name) for name in self.operand_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnaryCall(PointwiseCall):
+    """A function of one tensor."""
+
+    operand_names = ("a",)
+
+    a: TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryCall(PointwiseCall):
+    """A function of two tensors."""
+
+    operand_names = ("a", "b")
+
+    a: TensorSpec
+    b: TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernaryCall(PointwiseCall):
+    """A function of three tensors, of which `b` or `c` may be absent."""
+
+    operand_names = ("a", "b", "c")
+
+    a: TensorSpec
+    b: TensorSpec | None
+    c: TensorSpec | None
+
+
+class UnaryFwdInterface(KernelInterface):
+    """``launch(a, output)``."""
+
+    call_spec = UnaryCall
+    tensors = ("a", "output")
+
+
+class BinaryFwdInterface(KernelInterface):
+    """``launch(a, b, output)``."""
+
+    call_spec = BinaryCall
+    tensors = ("a", "b", "output")
+
+
+class TernaryFwdInterface(KernelInterface):
+    """``launch(a, b, c, output)``."""
+
+    call_spec = TernaryCall
+    tensors = ("a", "b", "c", "output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedCall(CallSpec):
+    """``output = activation(x[:, :N]) * x[:, N:]``.
+
+    Attributes:
+        function: name of the scalar function of gate and value.
         x: ``[M, 2 N]``, any strides.
         output: ``[M, N]``, dtype of `x`, contiguous.
     """
 
+    function: str
     x: TensorSpec
     output: TensorSpec
 
 
-class SiluAndMulFwdInterface(KernelInterface):
+class GatedFwdInterface(KernelInterface):
     """``launch(x, output)``."""
 
-    call_spec = SiluAndMulCall
+    call_spec = GatedCall
     tensors = ("x", "output")
-
-
-@dataclass(frozen=True)
-class AddCall(CallSpec):
-    """``output = a + alpha * b``, `a` and `b` broadcast to the shape of `output`.
-
-    Attributes:
-        a: any shape that broadcasts to the output's, any strides.
-        b: likewise, dtype of `a`.
-        output: contiguous, dtype of `a`.
-        alpha: factor of `b`; an int for integer dtypes. A run-time argument, never compiled in.
-    """
-
-    a: TensorSpec
-    b: TensorSpec
-    output: TensorSpec
-    alpha: int | float
-
-
-class AddFwdInterface(KernelInterface):
-    """``launch(a, b, output)``."""
-
-    call_spec = AddCall
-    tensors = ("a", "b", "output")

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 
-from tileops.ops.gradients import Backward
-
-if TYPE_CHECKING:
-    from tileops.ops.elementwise.add import AddFwdOp
+from tileops.ops.gradients import Backward, Gradient
 
 
 @lru_cache(maxsize=64)
-def _add(alpha: int | float, target: str | None) -> AddFwdOp:
-    from tileops.ops.elementwise.add import AddFwdOp
+def _add(alpha: int | float, target: str | None) -> Any:
+    from tileops.ops import elementwise
 
-    return AddFwdOp(alpha=alpha, target=target)
+    return elementwise.AddFwdOp(alpha=alpha, target=target)
 
 
 def add_gradient(back: Backward) -> dict[str, torch.Tensor | None]:
     """``output = input + alpha * other``: the gradient itself and alpha times it, summed over the axes along which the
     operand was broadcast.
     """
-    op = cast("AddFwdOp", back.op)
+    op: Any = back.op
     grad: Any = back.grads[0]
     found: dict[str, torch.Tensor | None] = {}
     if back.needed["input"]:
@@ -36,3 +34,7 @@ def add_gradient(back: Backward) -> dict[str, torch.Tensor | None]:
             summed = _add(op.alpha, op.target)(zero, summed)
         found["other"] = summed
     return found
+
+
+#: The gradient formula of each operator that has one.
+GRADIENTS: Mapping[str, Gradient] = {"AddFwdOp": Gradient(add_gradient)}

@@ -1,0 +1,19 @@
+"""Gated activations: of a gate and a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tileops.jit import lang
+
+
+def silu_and_mul(gate: Any, up: Any) -> Any:
+    return lang.silu(gate) * up
+
+
+def gelu_and_mul(gate: Any, up: Any) -> Any:
+    return lang.gelu(gate) * up
+
+
+def gelu_tanh_and_mul(gate: Any, up: Any) -> Any:
+    return lang.gelu_tanh(gate) * up
