@@ -82,6 +82,7 @@ from tileops.jit.lang.arith import (
     any_true,
     as_float,
     as_int,
+    ceil,
     copysign,
     first,
     floor,
@@ -91,19 +92,23 @@ from tileops.jit.lang.arith import (
     isplat,
     ldexp,
     max_nan,
+    maximum,
     maxq,
     min_nan,
+    minimum,
     minq,
     reciprocal_lp,
     rint,
     rsqrt_exact,
     select,
     shift_right_logical,
+    sign,
     splat,
     sqrt,
     tail_mask,
     to_float,
     to_int,
+    trunc,
     zeros,
 )
 from tileops.jit.lang.context import compiling_for, lanes, target
@@ -164,7 +169,7 @@ from tileops.jit.lang.memory import (
 )
 from tileops.jit.lang.tile import TileBuilder, tile
 from tileops.jit.lang.tracing import elementwise_block, traced
-from tileops.jit.lang.values import Lockstep, Value
+from tileops.jit.lang.values import Lockstep, Value, is_float, is_mask
 from tileops.jit.lang.words import Word, composite, word
 
 
@@ -185,6 +190,7 @@ __all__ = [
     "any_true",
     "as_float",
     "as_int",
+    "ceil",
     "compiling_for",
     "composite",
     "copysign",
@@ -212,6 +218,8 @@ __all__ = [
     "hmin",
     "hsum",
     "iota",
+    "is_float",
+    "is_mask",
     "isplat",
     "itemsize",
     "lanes",
@@ -228,8 +236,10 @@ __all__ = [
     "log",
     "low_precision",
     "max_nan",
+    "maximum",
     "maxq",
     "min_nan",
+    "minimum",
     "minq",
     "polynomial",
     "prefetch",
@@ -243,6 +253,7 @@ __all__ = [
     "shuffle",
     "sigmoid",
     "sigmoid_lp",
+    "sign",
     "silu",
     "silu_lp",
     "sin",
@@ -264,6 +275,7 @@ __all__ = [
     "to_int",
     "traced",
     "transpose",
+    "trunc",
     "word",
     "zeros",
 ]  # fmt: skip

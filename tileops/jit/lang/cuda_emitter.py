@@ -96,6 +96,12 @@ class CudaEmitter(Emitter):
     def floor(self, x: ir.Value) -> ir.Value:
         return self.unary_ptx("cvt.rmi.f32.f32", x)
 
+    def ceil(self, x: ir.Value) -> ir.Value:
+        return self.unary_ptx("cvt.rpi.f32.f32", x)
+
+    def trunc(self, x: ir.Value) -> ir.Value:
+        return self.unary_ptx("cvt.rzi.f32.f32", x)
+
     def copysign(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.ptx("copysign.f32 $0, $2, $1;", [F32], [x, y])[0]
 
