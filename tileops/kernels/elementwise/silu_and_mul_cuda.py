@@ -19,4 +19,7 @@ class SiluAndMulCudaKernel(ElementwiseCudaKernel, SiluAndMulFwdInterface):
     def operands(cls, call: SiluAndMulCall) -> tuple[Operand, Operand]:
         x = call.x
         half = x.shape[1] // 2 * x.strides[1] * x.itemsize
-        return Operand(x.strides, x.alignment, 0), Operand(x.strides, x.alignment, 0, offset=half)
+        return (
+            Operand(x.short, x.strides, x.alignment, 0),
+            Operand(x.short, x.strides, x.alignment, 0, offset=half),
+        )
