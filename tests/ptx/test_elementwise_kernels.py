@@ -52,7 +52,7 @@ def test_silu_and_mul_at_every_storage_offset(dtype):
     for offset in range(16):
         program, _ = run_silu(random((3, 64), dtype), dtype, "sm_80", storage_offset=offset)
         itemsize = 4 if dtype == "float32" else 2
-        assert dict(program.config)["width"] == (16 if offset * itemsize % 16 == 0 else itemsize)
+        assert dict(program.config)["group"] == (16 // itemsize if offset * itemsize % 16 == 0 else 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -49,6 +49,9 @@ WORDS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = {
     "sqrt": (np.sqrt, 1e30, 1e-7),
     "rsqrt_exact": (lambda x: 1 / np.sqrt(x), 1e30, 2e-7),
     "floor": (np.floor, 1e4, 0.0),
+    "ceil": (np.ceil, 1e4, 0.0),
+    "trunc": (np.trunc, 1e4, 0.0),
+    "sign": (np.sign, 1e4, 0.0),
     "rint": (np.rint, 1e4, 0.0),
     "abs_": (np.abs, 1e4, 0.0),
 }
@@ -102,6 +105,9 @@ def test_accuracy(word: str, arch: str) -> None:
         ("erf", [0, -0.0, 1, -1, np.nan]),
         ("sqrt", [0, -0.0, np.inf, np.nan, np.nan]),
         ("floor", [0, -0.0, np.inf, -np.inf, np.nan]),
+        ("ceil", [0, -0.0, np.inf, -np.inf, np.nan]),
+        ("trunc", [0, -0.0, np.inf, -np.inf, np.nan]),
+        ("sign", [0, 0, 1, -1, 0]),
     ],
 )
 def test_special_values(word: str, expected: list[float | None]) -> None:

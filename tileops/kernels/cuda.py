@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tileops.kernels.base import CallSpec, DeviceFacts, TensorSpec
 
@@ -14,13 +14,25 @@ VECTOR_BYTES = 16
 _USUAL_SM_COUNT = 108
 #: Blocks of a launch at most; kernels loop over what remains.
 MAX_BLOCKS = 1 << 22
-_DTYPES = ("float32", "bfloat16", "float16")
+_FLOATS = ("float32", "bfloat16", "float16")
 
 
 def refuse_float_call(call: CallSpec, tensor: TensorSpec) -> str | None:
-    """Why a kernel of float32, bfloat16 and float16 does not serve `call`, or None."""
-    if tensor.dtype not in _DTYPES:
-        return f"dtype {tensor.dtype}; the CUDA kernel takes {', '.join(_DTYPES)}"
+    """Why a kernel of float32, bfloat16 and float16 does not serve `call`, or None; `tensor` states its dtype."""
+    return _refuse_dtype(tensor, _FLOATS) or _refuse_arch(call)
+
+
+def refuse_call(call: CallSpec, dtypes: Sequence[str]) -> str | None:
+    """Why a kernel whose tensors are of `dtypes` does not serve `call`, or None."""
+    reasons = (_refuse_dtype(tensor, dtypes) for tensor in call.tensors().values())
+    return next(filter(None, reasons), None) or _refuse_arch(call)
+
+
+def _refuse_dtype(tensor: TensorSpec, dtypes: Sequence[str]) -> str | None:
+    return None if tensor.dtype in dtypes else f"dtype {tensor.dtype}; the CUDA kernel takes {', '.join(dtypes)}"
+
+
+def _refuse_arch(call: CallSpec) -> str | None:
     capability = re.match(r"sm_(\d+)", call.device.arch or "")
     if capability is not None and int(capability[1]) < 80:
         return f"{call.device.arch}; the CUDA kernels need compute capability 8.0 or newer"

@@ -26,6 +26,48 @@ def maths(names):
     return body
 
 
+def integers(element):
+    """Words on integers and masks: two vectors of `element` side by side, results in rows of as many elements."""
+    size = lang.itemsize(element)
+    count = 4 * lang.lanes() // size
+
+    @lang.tile("x: i64, y: i64, outs: i64, n: i64, i: i64")
+    def tile(t, x, y, outs, n, i):
+        a, b = (
+            lang.Lockstep([t.load_integers(element, p + (i + u * count) * size, lanes=count) for u in range(2)])
+            for p in (x, y)
+        )
+        assert not lang.is_float(a)
+        assert not lang.is_mask(a)
+        positive, even = a > 0, (b & 1) == 0
+        assert lang.is_mask(positive)
+
+        def as_integers(mask):
+            return lang.select(mask, a * 0 + 1, a * 0)
+
+        masks = [
+            *(
+                lang.select(positive, even, ~even),
+                lang.select(positive, True, even),
+                positive == even,
+                positive != even,
+            ),
+            *(positive < even, positive >= even, positive + even, positive * even, lang.abs_(even), lang.sign(even)),
+            *(lang.maximum(positive, even), lang.minimum(positive, even), lang.to_float(even) == 1.0),
+            *(lang.select(positive, True, False), lang.to_float(a) < lang.to_float(b)),
+        ]
+        rows = [lang.abs_(a), lang.sign(a), lang.maximum(a, b), lang.minimum(a, b), lang.minimum(a, 3)]
+        for row, value in enumerate([*rows, lang.select(even, a, b), *(as_integers(mask) for mask in masks)]):
+            for u, member in enumerate(value.members):
+                t.store_words(outs + (n * row + i + u * count) * size, member)
+
+    def body(begin, end, tid, x, y, outs, n):
+        for i in range(begin, end, 2 * count):
+            tile(x, y, outs, n, i)
+
+    return body
+
+
 def arithmetic(rows):
     """Binary expressions of `EXPRESSIONS`, written in the body itself: Numba's operators on vectors."""
     ldm, stm, lanes = lang.load_masked("f32"), lang.store_masked("f32"), lang.lanes()

@@ -82,6 +82,7 @@ from tileops.jit.lang.arith import (
     any_true,
     as_float,
     as_int,
+    ceil,
     copysign,
     first,
     floor,
@@ -91,19 +92,23 @@ from tileops.jit.lang.arith import (
     isplat,
     ldexp,
     max_nan,
+    maximum,
     maxq,
     min_nan,
+    minimum,
     minq,
     reciprocal_lp,
     rint,
     rsqrt_exact,
     select,
     shift_right_logical,
+    sign,
     splat,
     sqrt,
     tail_mask,
     to_float,
     to_int,
+    trunc,
     zeros,
 )
 from tileops.jit.lang.context import compiling_for, lanes, target
@@ -165,7 +170,7 @@ from tileops.jit.lang.memory import (
 )
 from tileops.jit.lang.tile import TileBuilder, tile
 from tileops.jit.lang.tracing import elementwise_block, traced
-from tileops.jit.lang.values import Lockstep, Value
+from tileops.jit.lang.values import Lockstep, Value, is_float, is_mask
 from tileops.jit.lang.words import Word, composite, word
 
 
@@ -186,6 +191,7 @@ __all__ = [
     "any_true",
     "as_float",
     "as_int",
+    "ceil",
     "compiling_for",
     "composite",
     "copysign",
@@ -213,6 +219,8 @@ __all__ = [
     "hmin",
     "hsum",
     "iota",
+    "is_float",
+    "is_mask",
     "isplat",
     "itemsize",
     "lanes",
@@ -229,8 +237,10 @@ __all__ = [
     "log",
     "low_precision",
     "max_nan",
+    "maximum",
     "maxq",
     "min_nan",
+    "minimum",
     "minq",
     "polynomial",
     "prefetch",
@@ -244,6 +254,7 @@ __all__ = [
     "shuffle",
     "sigmoid",
     "sigmoid_lp",
+    "sign",
     "silu",
     "silu_lp",
     "sin",
@@ -266,6 +277,7 @@ __all__ = [
     "to_int",
     "traced",
     "transpose",
+    "trunc",
     "word",
     "zeros",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 from tileops.jit.lang import context
 from tileops.jit.lang.emitter import Kind, constants, ir_type
-from tileops.jit.lang.values import Lockstep, Value, as_f32, as_kind, common_kind, is_number
+from tileops.jit.lang.values import Lockstep, Value, as_f32, as_kind, common, common_kind, is_float, is_mask, is_number
 from tileops.jit.lang.words import word
 
 
@@ -105,9 +105,9 @@ def fma_exact(a, b, c):
 
 @word
 def select(mask, a, b):
-    """`a` where `mask` is true, else `b`; the branch not taken may hold NaN."""
+    """`a` where `mask` is true, else `b`, of float32, integers or masks; the branch not taken may hold NaN."""
     if is_number(a) and is_number(b):
-        kind = mask.kind.of("f32")
+        kind = mask.kind.of("b1" if is_mask(a) and is_mask(b) else "f32")
     else:
         kind = common_kind(a, b)
         if kind.element == "f64":
@@ -142,9 +142,22 @@ def reciprocal_lp(x):
 
 @word
 def abs_(x):
-    """Absolute value (clears the sign bit, of NaN too)."""
+    """Absolute value (clears the sign bit, of NaN too); of integers too, where the smallest stays as it is."""
+    if is_mask(x):
+        return x
+    if isinstance(x, Value) and not is_float(x):
+        return select(x < 0, -x, x)
     (x,) = _f32(x)
     return Value(context.emitter().abs(x.ir), x.kind)
+
+
+@word
+def sign(x):
+    """-1, 0 or 1, and 0 for NaN (torch.sign); of integers too, and of a mask itself."""
+    if is_mask(x):
+        return x
+    one = as_kind(1, x.kind)
+    return select(x > 0, one, select(x < 0, -one, as_kind(0, x.kind)))
 
 
 @word
@@ -152,6 +165,20 @@ def floor(x):
     """Largest integer not above `x`."""
     (x,) = _f32(x)
     return Value(context.emitter().floor(x.ir), x.kind)
+
+
+@word
+def ceil(x):
+    """Smallest integer not below `x`."""
+    (x,) = _f32(x)
+    return Value(context.emitter().ceil(x.ir), x.kind)
+
+
+@word
+def trunc(x):
+    """`x` without its fraction."""
+    (x,) = _f32(x)
+    return Value(context.emitter().trunc(x.ir), x.kind)
 
 
 @word
@@ -196,6 +223,20 @@ def min_nan(x, y):
     return _keep_nan(x, _pick("<", x, y))
 
 
+@word
+def maximum(x, y):
+    """Maximum of float32 (NaN if either is NaN), of integers or of masks: torch.maximum."""
+    x, y = common(x, y)
+    return max_nan(x, y) if is_float(x) else select(x > y, x, y)
+
+
+@word
+def minimum(x, y):
+    """Minimum of float32 (NaN if either is NaN), of integers or of masks: torch.minimum."""
+    x, y = common(x, y)
+    return min_nan(x, y) if is_float(x) else select(x < y, x, y)
+
+
 def _pick(relation: str, x: Value, y: Value) -> Value:
     build = context.emitter().builder
     return Value(build.select(build.fcmp_ordered(relation, x.ir, y.ir), x.ir, y.ir), x.kind)
@@ -227,8 +268,10 @@ def as_float(x):
 
 @word
 def to_float(x):
-    """int32 (or mask) lanes converted to float32."""
+    """Integers of any width, or masks, converted to float32; float32 stays."""
     kind = x.kind.of("f32")
+    if is_float(x):
+        return as_f32(x)
     build = context.emitter().builder
     convert = build.uitofp if x.kind.element == "b1" else build.sitofp
     return Value(convert(x.ir, kind.ir), kind)
@@ -258,8 +301,8 @@ def ldexp(x, n):
 
 
 __all__ = [
-    "Lockstep", "abs_", "any_true", "as_float", "as_int", "copysign", "first", "floor", "fma",
-    "fma_exact", "iota", "isplat", "ldexp", "mask_below", "max_nan", "maxq", "min_nan", "minq",
-    "reciprocal_lp", "rint", "rsqrt_exact", "select", "shift_right_logical", "splat", "sqrt", "tail_mask",
-    "to_float", "to_int", "zeros",
+    "Lockstep", "abs_", "any_true", "as_float", "as_int", "ceil", "copysign", "first", "floor", "fma",
+    "fma_exact", "iota", "isplat", "ldexp", "mask_below", "max_nan", "maximum", "maxq", "min_nan",
+    "minimum", "minq", "reciprocal_lp", "rint", "rsqrt_exact", "select", "shift_right_logical", "sign",
+    "splat", "sqrt", "tail_mask", "to_float", "to_int", "trunc", "zeros",
 ]  # fmt: skip

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from tileops.jit.lang.cuda import Strip, device_function, types
 from tileops.jit.lang.cuda_emitter import CudaEmitter
+from tileops.jit.lang.cuda_function import device_function, types
+from tileops.jit.lang.cuda_strips import Strip
 from tileops.jit.lang.emitter import F32, F64, I32, I64
 
 _SIN = (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4)

@@ -11,8 +11,13 @@ from typing import Any
 
 from llvmlite import ir
 
-from tileops.jit.lang.emitter import F32, I16, I32, I64, VOID, Emitter, Kind, constant
+from tileops.jit.lang.emitter import F32, I8, I16, I32, I64, VOID, Emitter, Kind, constant
 
+#: Storage format -> the kind that its elements are computed with in.
+COMPUTED = {
+    **{"f32": "f32", "bf16": "f32", "f16": "f32", "b1": "b1"},
+    **{"u8": "i16", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64"},
+}
 _REGISTERS = {I16: "h", I32: "r", I64: "l", F32: "f", ir.DoubleType(): "d"}
 
 
@@ -96,6 +101,12 @@ class CudaEmitter(Emitter):
     def floor(self, x: ir.Value) -> ir.Value:
         return self.unary_ptx("cvt.rmi.f32.f32", x)
 
+    def ceil(self, x: ir.Value) -> ir.Value:
+        return self.unary_ptx("cvt.rpi.f32.f32", x)
+
+    def trunc(self, x: ir.Value) -> ir.Value:
+        return self.unary_ptx("cvt.rzi.f32.f32", x)
+
     def copysign(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.ptx("copysign.f32 $0, $2, $1;", [F32], [x, y])[0]
 
@@ -118,23 +129,51 @@ class CudaEmitter(Emitter):
     def narrow_bf16(self, x: ir.Value) -> ir.Value:
         return self.ptx("cvt.rn.bf16.f32 $0, $1;", [I16], [x])[0]
 
-    def unpack(self, dtype: str, word: ir.Value, count: int) -> list[ir.Value]:
-        """The `count` elements of a 32-bit word, low half first, as float32."""
-        b = self.builder
+    def unpack(self, dtype: str, words: Sequence[ir.Value], count: int) -> list[ir.Value]:
+        """The first `count` elements of a 32-bit word, low bits first, in the kind of `COMPUTED`; the one element of
+        two words for 64-bit formats.
+        """
+        b, word = self.builder, words[0]
         if dtype == "f32":
             return [b.bitcast(word, F32)]
+        if dtype == "i32":
+            return [word]
+        if dtype == "i64":
+            low, high = (b.zext(half, I64) for half in words)
+            return [b.or_(low, b.shl(high, I64(32)))]
         if dtype == "bf16":
             halves = [b.shl(word, I32(16)), b.and_(word, I32(0xFFFF0000))]
             return [b.bitcast(half, F32) for half in halves[:count]]
-        halves = [b.trunc(word, I16), b.trunc(b.lshr(word, I32(16)), I16)]
-        return [self.widen_f16(half) for half in halves[:count]]
+        if dtype == "b1":
+            return [b.icmp_unsigned("!=", b.and_(word, I32(0xFF << 8 * k)), I32(0)) for k in range(count)]
+        size = 8 if dtype in ("i8", "u8") else 16
+        parts = [b.lshr(word, I32(size * k)) if k else word for k in range(count)]
+        if dtype == "u8":
+            return [b.and_(b.trunc(part, I16), I16(0xFF)) for part in parts]
+        if dtype == "i8":
+            return [b.trunc(part, I8) for part in parts]
+        narrow = [b.trunc(part, I16) for part in parts]
+        return narrow if dtype == "i16" else [self.widen_f16(half) for half in narrow]
 
-    def pack(self, dtype: str, elements: Sequence[ir.Value]) -> ir.Value:
-        """One or two float32 values as the elements of a 32-bit word, rounded to nearest even."""
+    def pack(self, dtype: str, elements: Sequence[ir.Value]) -> list[ir.Value]:
+        """The inverse of `unpack`: floats are rounded to nearest even, "u8" keeps the low bits."""
         b = self.builder
         if dtype == "f32":
-            return b.bitcast(elements[0], I32)
-        if len(elements) == 2:
-            return self.ptx(f"cvt.rn.{dtype}x2.f32 $0, $2, $1;", [I32], elements)[0]
-        narrow = self.narrow_bf16 if dtype == "bf16" else self.narrow_f16
-        return b.zext(narrow(elements[0]), I32)
+            return [b.bitcast(elements[0], I32)]
+        if dtype == "i32":
+            return [elements[0]]
+        if dtype == "i64":
+            return [b.trunc(elements[0], I32), b.trunc(b.lshr(elements[0], I64(32)), I32)]
+        if dtype in ("bf16", "f16"):
+            if len(elements) == 2:
+                return self.ptx(f"cvt.rn.{dtype}x2.f32 $0, $2, $1;", [I32], elements)
+            narrow = self.narrow_bf16 if dtype == "bf16" else self.narrow_f16
+            return [b.zext(narrow(elements[0]), I32)]
+        size = 16 if dtype == "i16" else 8
+        word = I32(0)
+        for k, element in enumerate(elements):
+            if dtype == "u8":
+                element = b.trunc(element, I8)
+            part = b.zext(element, I32)
+            word = b.or_(word, b.shl(part, I32(size * k))) if k else part
+        return [word]

@@ -199,6 +199,16 @@ class Emitter:
         step = b.select(b.fcmp_ordered(">", nearest, x), constant(kind, 1.0), constant(kind, 0.0))
         return self.copysign(b.fsub(nearest, step), x)
 
+    def ceil(self, x: ir.Value) -> ir.Value:
+        if self.target.has_sse41:
+            return self.intrinsic("ceil", x)
+        return self.builder.fneg(self.floor(self.builder.fneg(x)))
+
+    def trunc(self, x: ir.Value) -> ir.Value:
+        if self.target.has_sse41:
+            return self.intrinsic("trunc", x)
+        return self.copysign(self.floor(self.abs(x)), x)
+
     def ldexp(self, x: ir.Value, n: ir.Value) -> ir.Value:
         """``x * 2**n`` rounded once, for ``0.5 <= |x| < 4`` and ``-252 <= n <= 252``."""
         b, ints = self.builder, _kind(x.type).of("i32")

@@ -24,6 +24,7 @@ class Value:
 
     Operators follow the vector rules of the vocabulary: numbers and scalars broadcast, float32 stays float32,
     integer operators need integers, comparisons give masks (ordered: false for NaN; ``!=`` is true for NaN).
+    On masks, ``+`` is "or" and ``*`` is "and", as in torch.
     """
 
     __slots__ = ("ir", "kind")
@@ -178,6 +179,18 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.generic)
 
 
+def is_float(x: Any) -> bool:
+    """Whether `x` (a traced value, a `Lockstep` or a number) is a floating-point value; known while tracing."""
+    x = x.members[0] if isinstance(x, Lockstep) else x
+    return x.kind.is_float if isinstance(x, Value) else isinstance(x, float | np.floating)
+
+
+def is_mask(x: Any) -> bool:
+    """Whether `x` (a traced value, a `Lockstep` or a number) is a mask or a truth value; known while tracing."""
+    x = x.members[0] if isinstance(x, Lockstep) else x
+    return x.kind.element == "b1" if isinstance(x, Value) else isinstance(x, bool | np.bool_)
+
+
 def as_kind(value: Value | Number, kind: Kind) -> Value:
     """`value` as `kind`: numbers become constants, scalars are converted and broadcast.
 
@@ -250,11 +263,17 @@ def as_f32(value: Value | Number, like: Kind | None = None) -> Value:
 # -- operators -----------------------------------------------------------------------------------------------
 
 
+#: What integer instructions mean on masks: sums and products are those of truth values.
+_ON_MASKS = {"add": "or_", "mul": "and_", "and_": "and_", "or_": "or_", "xor": "xor"}
+
+
 def _arithmetic(x: Any, y: Any, on_floats: str | None, on_integers: str | None) -> Any:
     if isinstance(x, Lockstep) or isinstance(y, Lockstep):
         return NotImplemented
     x, y = common(x, y)
     method = on_floats if x.kind.is_float else on_integers
+    if x.kind.element == "b1":
+        method = _ON_MASKS.get(method or "")
     if method is None:
         raise TypeError(f"operator {(on_integers or on_floats or '').rstrip('_')!r} is not defined on {x.kind}")
     return Value(getattr(context.emitter().builder, method)(x.ir, y.ir), x.kind)
@@ -265,7 +284,9 @@ def _compare(x: Any, y: Any, operator: str) -> Any:
         return NotImplemented
     x, y = common(x, y)
     build = context.emitter().builder
-    if not x.kind.is_float:
+    if x.kind.element == "b1":
+        result = build.icmp_unsigned(operator, x.ir, y.ir)  # true is greater than false
+    elif not x.kind.is_float:
         result = build.icmp_signed(operator, x.ir, y.ir)
     elif operator == "!=":
         result = build.fcmp_unordered(operator, x.ir, y.ir)

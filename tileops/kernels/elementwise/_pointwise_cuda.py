@@ -1,71 +1,93 @@
-"""Device bodies of the elementwise operators on CUDA: two forms for every scalar function of two operands."""
+"""Device bodies of the elementwise operators on CUDA: two forms for every scalar function."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from tileops.jit.lang import cuda as lang
 from tileops.kernels.elementwise import functions
 
+Dtypes = tuple[str | None, ...]
 
-def dense(function: str, dtype: str, width: int, scalars: int) -> Callable[..., None]:
-    """``kernel(a, b, out, count, *scalars)``: three contiguous runs of `count` elements, `width` bytes an
-    access.
-    """
-    strip, element = lang.Strip(dtype, width), lang.Strip(dtype, lang.ITEMSIZE[dtype])
-    compute = lang.strip_map(functions.find(function), [strip, strip], strip, scalars)
-    compute_one = lang.strip_map(functions.find(function), [element, element], element, scalars)
-    load, store, load_one, store_one = strip.load, strip.store, element.load, element.store
-    size, per_strip = lang.ITEMSIZE[dtype], strip.elements
 
-    def kernel(a, b, out, count, *scalars):
+def dense(
+    function: str,
+    inputs: Dtypes,
+    output: str,
+    scalars: Dtypes,
+    options: tuple[tuple[str, Any], ...],
+    group: int,
+    in_place: bool,
+) -> Callable[..., None]:
+    """``kernel(count, *addresses, *scalars)``: contiguous runs of `count` elements, the output's address last."""
+    compute, inputs = _function(function, inputs, scalars, options)
+    many = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place)
+    one = lang.pointwise(compute, inputs, output, 1, scalars=scalars, in_place=in_place)
+    dtypes = [*(dtype for dtype in inputs if dtype is not None), output]
+    along, tensors = lang.along(dtypes), len(dtypes)
+
+    def kernel(count, *rest):
+        addresses, scalars = rest[:tensors], rest[tensors:]
         first = lang.block_index() * lang.block_size() + lang.thread_index()
         stride = lang.grid_size() * lang.block_size()
-        strips = count // per_strip
+        groups = count // group
         i = first
-        while i < strips:
-            at = i * width
-            store(out + at, compute(load(a + at), load(b + at), scalars))
+        while i < groups:
+            many(along(addresses, i * group), addresses, scalars)
             i += stride
-        # The last elements, fewer than a strip.
-        i = strips * per_strip + first
+        # The last elements, fewer than a group.
+        i = groups * group + first
         while i < count:
-            at = i * size
-            store_one(out + at, compute_one(load_one(a + at), load_one(b + at), scalars))
+            one(along(addresses, i), addresses, scalars)
             i += stride
 
     return kernel
 
 
-def strided(function: str, dtype: str, width: int, axes: int, scalars: int) -> Callable[..., None]:
-    """``kernel(a, b, out, count, *geometry, *scalars)`` for operands that step through memory as they like.
+def strided(
+    function: str,
+    inputs: Dtypes,
+    output: str,
+    scalars: Dtypes,
+    options: tuple[tuple[str, Any], ...],
+    group: int,
+    in_place: bool,
+    axes: int,
+) -> Callable[..., None]:
+    """``kernel(count, *addresses, *geometry, *scalars)`` for tensors that step through memory as they like.
 
-    `count` counts accesses of `width` bytes; the output is contiguous. The geometry (see `lang.walk`) holds
-    the axes of `a` and `b`, the innermost first and counted in accesses. Where an innermost step is 0, the
-    operand is a single element that broadcasts; else it is `width`, or any step where `width` is one element.
+    `count` counts groups of `group` elements along the innermost axis, and so do the steps of the geometry (see
+    `lang.walk`). An operand whose innermost step is 0 is a single element that broadcasts; the elements of the others
+    are neighbours, unless a group is one element.
     """
-    strip, element = lang.Strip(dtype, width), lang.Strip(dtype, lang.ITEMSIZE[dtype])
-    compute = lang.strip_map(functions.find(function), [strip, strip], strip, scalars)
-    load, store, load_one, spread = strip.load, strip.store, element.load, strip.broadcast
-    locate = lang.walk(axes, 2)
-    words = axes * 3
-    scalar_width = strip.elements == 1
+    compute, inputs = _function(function, inputs, scalars, options)
+    step = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place, spreads=True)
+    tensors = 1 + sum(dtype is not None for dtype in inputs)
+    locate = lang.walk_from(axes, tensors)
+    words = axes * (1 + tensors)
+    innermost, end = tensors + 1, tensors + words
 
-    def kernel(a, b, out, count, *rest):
-        geometry, scalars = rest[:words], rest[words:]
+    def kernel(count, *rest):
+        addresses, geometry, scalars = rest[:tensors], rest[tensors:end], rest[end:]
         i = lang.block_index() * lang.block_size() + lang.thread_index()
         stride = lang.grid_size() * lang.block_size()
         while i < count:
-            at_a, at_b = locate(i, geometry)
-            if scalar_width or geometry[1] != 0:
-                left = load(a + at_a)
-            else:
-                left = spread(load_one(a + at_a))
-            if scalar_width or geometry[2] != 0:
-                right = load(b + at_b)
-            else:
-                right = spread(load_one(b + at_b))
-            store(out + i * width, compute(left, right, scalars))
+            step(locate(addresses, i, geometry), geometry[1:innermost], scalars)
             i += stride
 
     return kernel
+
+
+def _function(
+    name: str, inputs: Dtypes, scalars: Dtypes, options: tuple[tuple[str, Any], ...]
+) -> tuple[Callable[..., Any], Dtypes]:
+    """The scalar function with its options fixed, and the formats of the tensors that it takes: a call has None for
+    those of other functions, and for those that its own caller left out.
+    """
+    function = functions.find(name)
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    tensors = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) - len(scalars)
+    return functools.wraps(function)(functools.partial(function, **dict(options))), inputs[:tensors]

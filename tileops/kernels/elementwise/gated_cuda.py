@@ -14,7 +14,10 @@ class GatedCudaKernel(ElementwiseCudaKernel, GatedFwdInterface):
         return call.function
 
     @classmethod
-    def operands(cls, call: GatedCall) -> tuple[Operand, Operand]:
+    def operands(cls, call: GatedCall) -> tuple[Operand | None, ...]:
         x = call.x
         half = x.shape[1] // 2 * x.strides[1] * x.itemsize
-        return Operand(x.strides, x.alignment, 0), Operand(x.strides, x.alignment, 0, offset=half)
+        return (
+            Operand(x.short, x.strides, x.alignment, 0),
+            Operand(x.short, x.strides, x.alignment, 0, offset=half),
+        )

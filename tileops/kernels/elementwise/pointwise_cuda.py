@@ -5,41 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from tileops.kernels.elementwise.call_spec import (
-    BinaryCall,
     BinaryFwdInterface,
+    PointwiseCall,
     TernaryFwdInterface,
     UnaryFwdInterface,
 )
 from tileops.kernels.elementwise.template_cuda import ElementwiseCudaKernel, Operand
 
 
-class UnaryCudaKernel(ElementwiseCudaKernel, UnaryFwdInterface):
-    """Functions of one tensor."""
+class PointwiseCudaKernel(ElementwiseCudaKernel):
+    """The scalar function that the call names, at every index of the output."""
 
     @classmethod
-    def refusal(cls, call: Any) -> str | None:
-        return "the CUDA template takes two tensors"
-
-
-class BinaryCudaKernel(ElementwiseCudaKernel, BinaryFwdInterface):
-    """Functions of two tensors."""
-
-    @classmethod
-    def function(cls, call: BinaryCall) -> str:
+    def function(cls, call: PointwiseCall) -> str:
         return call.function
 
     @classmethod
-    def operands(cls, call: BinaryCall) -> tuple[Operand, Operand]:
-        return Operand.of(call.a, call.output, 0), Operand.of(call.b, call.output, 1)
+    def operands(cls, call: PointwiseCall) -> tuple[Operand | None, ...]:
+        return tuple(
+            None if spec is None else Operand.of(spec, call.output, place) for place, spec in enumerate(call.operands)
+        )
 
     @classmethod
-    def scalars(cls, call: BinaryCall) -> tuple[float, ...]:
-        return tuple(float(value) for value in call.scalars if value is not None)
+    def scalars(cls, call: PointwiseCall) -> tuple[float | int | None, ...]:
+        return call.scalars
+
+    @classmethod
+    def options(cls, call: PointwiseCall) -> tuple[tuple[str, Any], ...]:
+        return call.options
 
 
-class TernaryCudaKernel(ElementwiseCudaKernel, TernaryFwdInterface):
+class UnaryCudaKernel(PointwiseCudaKernel, UnaryFwdInterface):
+    """Functions of one tensor."""
+
+
+class BinaryCudaKernel(PointwiseCudaKernel, BinaryFwdInterface):
+    """Functions of two tensors."""
+
+
+class TernaryCudaKernel(PointwiseCudaKernel, TernaryFwdInterface):
     """Functions of three tensors."""
-
-    @classmethod
-    def refusal(cls, call: Any) -> str | None:
-        return "the CUDA template takes two tensors"

@@ -1,45 +1,58 @@
-"""Elementwise kernels of two operands on CUDA: one template for every operator, dtype and layout.
+"""Elementwise kernels on CUDA: one template for every operator, dtype and layout.
 
-An operator states a scalar function (in `_functions`) and how its operands look through the output's shape.
-Axes that all operands walk with one step are merged first. Then a call is
+An operator states a scalar function and how its operands look through the output's shape. Axes are ordered as the
+output lies in memory, and those that all tensors walk with one step are merged. Then a call is
 
-* **dense**: one contiguous run for everybody, read in accesses of 16 bytes, 4 bytes or one element as
-  addresses allow; or
-* **strided**: accesses of 16 bytes along the innermost axis (or one element that broadcasts along it), or
-  element by element where nothing else fits.
+* **dense**: one contiguous run for everybody. A thread takes a group of neighbouring elements: 16 bytes of the widest
+  operand, 4 bytes of it or one element, as addresses allow. Narrower tensors have narrower accesses, wider ones
+  several; or
+* **strided**: the same groups along the innermost axis, of neighbours or of one element that broadcasts, or element by
+  element where nothing else fits.
 
-That makes seven compile classes; sizes, strides and scalars are arguments of the launch.
+That makes seven compile classes of each function and dtype; sizes, strides and scalars are arguments of the launch.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel, Launch, TensorSpec, contiguous_strides
-from tileops.kernels.cuda import VECTOR_BYTES, access_width, aligned, blocks_for, refuse_float_call
+from tileops.kernels.base import DTYPES, Config, Kernel, Launch, TensorSpec
+from tileops.kernels.cuda import VECTOR_BYTES, aligned, blocks_for, refuse_call
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 _BODIES = "tileops.kernels.elementwise._pointwise_cuda"
+#: Dtypes of operands and outputs.
+ELEMENTS = (
+    *("float32", "bfloat16", "float16"),
+    *("int8", "int16", "int32", "int64", "uint8", "bool"),
+)
+#: Short names of the dtypes that are computed with in float32.
+FLOATS = frozenset({"f32", "bf16", "f16"})
 #: Axes of the geometry of each strided class.
-_VECTOR_AXES = (2, 4)
+_GROUP_AXES = (2, 4)
 _ELEMENT_AXES = (4, 8)
+_SIZES = {short: size for size, short in DTYPES.values()}
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor operand of the scalar function, seen through the output's shape.
+    """A tensor as the scalar function sees it, through the output's shape.
 
     Attributes:
+        dtype: short name, "bf16".
         strides: steps in elements along the output's axes, 0 where it broadcasts.
         alignment: bytes that its first address is a multiple of.
         argument: number of the launch tensor that holds it.
         offset: bytes from that tensor's first element to the operand's.
     """
 
+    dtype: str
     strides: tuple[int, ...]
     alignment: int
     argument: int
@@ -48,7 +61,17 @@ class Operand:
     @classmethod
     def of(cls, spec: TensorSpec, output: TensorSpec, argument: int) -> Operand:
         """Launch tensor number `argument`, broadcast to the shape of `output`."""
-        return cls(broadcast_strides(spec.shape, spec.strides, output.shape), spec.alignment, argument)
+        strides = broadcast_strides(spec.shape, spec.strides, output.shape)
+        return cls(spec.short, strides, spec.alignment, argument)
+
+    @property
+    def itemsize(self) -> int:
+        return _SIZES[self.dtype]
+
+    @property
+    def base(self) -> int:
+        """Bytes, at most 16, that the address of its first element is a multiple of."""
+        return aligned(self.alignment, self.offset)
 
 
 @dataclass(frozen=True)
@@ -57,137 +80,177 @@ class Plan:
 
     Attributes:
         form: body in `_pointwise_cuda`: "dense" or "strided".
-        width: bytes of an access.
+        group: elements that a thread takes at a time.
         axes: axes of the geometry, 0 if dense.
-        count: elements if dense, else accesses.
+        count: elements if dense, else groups.
         geometry: see `lang.walk`.
     """
 
     form: str
-    width: int
+    group: int
     axes: int
     count: int
     geometry: tuple[int, ...]
 
+    @classmethod
+    def of(cls, shape: Sequence[int], operands: Sequence[Operand], output: Operand) -> Plan | None:
+        """The plan of a call, or None for one with too many axes.
+
+        Args:
+            shape: of the output.
+            operands: those that are present, at least one.
+            output: no two of its elements share memory.
+        """
+        tensors = (*operands, output)
+        widest = max(operand.itemsize for operand in operands)
+        full, total = VECTOR_BYTES // widest, math.prod(shape)
+        if total == 0:
+            return cls("dense", full, 0, 0, ())
+        # Any order of the elements will do; that of the output's memory merges most axes of permuted tensors.
+        order = sorted(range(len(shape)), key=lambda axis: output.strides[axis], reverse=True)
+        sizes, steps = coalesce(
+            [shape[axis] for axis in order], *([tensor.strides[axis] for axis in order] for tensor in tensors)
+        )
+        if len(sizes) == 1 and all(step == (1,) for step in steps):
+            groups = [full, max(4 // widest, 1), 1]
+            group = next(group for group in groups if all(_begins_aligned(tensor, group) for tensor in tensors))
+            return cls("dense", group, 0, total, ())
+        group = full if len(sizes) <= _GROUP_AXES[-1] and _takes_groups(full, sizes[-1], tensors, steps) else 1
+        choices = _ELEMENT_AXES if group == 1 else _GROUP_AXES
+        axes = next((count for count in choices if count >= len(sizes)), None)
+        if axes is None:
+            return None
+        geometry: list[int] = []
+        for axis in reversed(range(len(sizes))):
+            per_group = group if axis == len(sizes) - 1 else 1
+            geometry += [sizes[axis] // per_group]
+            geometry += [step[axis] * tensor.itemsize * per_group for tensor, step in zip(tensors, steps, strict=True)]
+        geometry += [1, *(0 for _ in tensors)] * (axes - len(sizes))
+        return cls("strided", group, axes, total // group, tuple(geometry))
+
+
+def _begins_aligned(tensor: Operand, group: int) -> bool:
+    """Whether a group may be accessed at the tensor's first element."""
+    return tensor.base % min(group * tensor.itemsize, VECTOR_BYTES) == 0
+
+
+def _takes_groups(group: int, size: int, tensors: Sequence[Operand], steps: Sequence[tuple[int, ...]]) -> bool:
+    """Whether an innermost axis of `size` elements falls into groups: whole ones, at aligned addresses, of elements
+    that are neighbours (or of one that broadcasts).
+    """
+    if size % group or steps[-1][-1] != 1:
+        return False
+    for tensor, (*outer, inner) in zip(tensors, steps, strict=True):
+        if inner == 0:
+            continue
+        width = min(group * tensor.itemsize, VECTOR_BYTES)
+        if inner != 1 or tensor.base % width or any(step * tensor.itemsize % width for step in outer):
+            return False
+    return True
+
 
 class ElementwiseCudaKernel(Kernel):
-    """Base of the elementwise kernels of two operands."""
+    """Base of the elementwise kernels. A subclass adds its interface and states the operator."""
 
     devices = frozenset({"cuda"})
     threads: ClassVar[int] = 256
 
     @classmethod
     def function(cls, call: Any) -> str:
-        """Name of the scalar function in `_functions`."""
+        """Name of the scalar function: tensor operands first, then scalar parameters."""
         raise NotImplementedError(f"{cls.__name__} does not name its scalar function: define function(call)")
 
     @classmethod
-    def operands(cls, call: Any) -> tuple[Operand, Operand]:
-        """The two operands."""
+    def operands(cls, call: Any) -> tuple[Operand | None, ...]:
+        """The tensor operands in the order of the function's arguments, None where one is absent."""
         raise NotImplementedError(f"{cls.__name__} does not state its operands: define operands(call)")
 
     @classmethod
-    def scalars(cls, call: Any) -> tuple[float, ...]:
-        """Scalar parameters of the function, after its operands."""
+    def scalars(cls, call: Any) -> tuple[float | int | None, ...]:
+        """Run-time scalar parameters, after the operands; never compiled in."""
+        return ()
+
+    @classmethod
+    def options(cls, call: Any) -> tuple[tuple[str, Any], ...]:
+        """Keyword parameters that are compiled in."""
         return ()
 
     @classmethod
     def refusal(cls, call: Any) -> str | None:
-        reason = refuse_float_call(call, call.output)
-        if reason is None and plan(call.output, *cls.operands(call)) is None:
+        reason = refuse_call(call, ELEMENTS)
+        if reason is None and _plan(cls, call) is None:
             reason = f"the operands need more than {_ELEMENT_AXES[-1]} axes"
         return reason or super().refusal(call)
 
     @classmethod
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:
-        chosen = _planned(cls, call)
-        scalars = len(cls.scalars(call))
+        chosen, output = _planned(cls, call), call.output.short
+        inputs = tuple(None if operand is None else operand.dtype for operand in cls.operands(call))
+        kind = _scalar_dtype(inputs, output)
+        scalars = tuple(None if value is None else kind for value in cls.scalars(call))
+        present = [dtype for dtype in inputs if dtype is not None]
         classes = {"axes": chosen.axes} if chosen.form == "strided" else {}
         program = Program.of(
             f"{_BODIES}:{chosen.form}",
-            ["ptr"] * 3 + ["i64"] * (1 + len(chosen.geometry)) + ["f32"] * scalars,
+            [
+                "i64",
+                *["ptr"] * (len(present) + 1),
+                *["i64"] * len(chosen.geometry),
+                *("f32" if kind in FLOATS else "i64" for value in scalars if value is not None),
+            ],
             device="cuda",
             block=cls.threads,
             function=cls.function(call),
-            dtype=call.output.short,
-            width=chosen.width,
+            inputs=inputs,
+            output=output,
             scalars=scalars,
+            options=tuple(cls.options(call)),
+            group=chosen.group,
+            # An operator of one tensor may be asked to write its result over it.
+            in_place=present == [output],
             **classes,
         )
         return {"main": program}
 
     def bind(self, call: Any) -> Launch:
-        chosen = _planned(type(self), call)
-        a, b = self.operands(call)
-        per_access = chosen.width // call.output.itemsize if chosen.form == "dense" else 1
+        chosen, operands = _planned(type(self), call), self.operands(call)
+        per_access = chosen.group if chosen.form == "dense" else 1
         grid = blocks_for(-(-chosen.count // per_access), self.threads)
-        launch, device = self.entries["main"].launch, call.device.index
-        rest = (chosen.count, *chosen.geometry, *map(np.float32, self.scalars(call)))
+        launch, device, count = self.entries["main"].launch, call.device.index, chosen.count
+        inputs = [None if operand is None else operand.dtype for operand in operands]
+        kind = _scalar_dtype(inputs, call.output.short)
+        scalars = (_argument(value, kind) for value in self.scalars(call) if value is not None)
+        rest = (*chosen.geometry, *scalars)
+        sources = [(operand.argument, operand.offset) for operand in operands if operand is not None]
 
         def run(*tensors: Any) -> None:
-            launch(
-                grid,
-                tensors[a.argument].data_ptr() + a.offset,
-                tensors[b.argument].data_ptr() + b.offset,
-                tensors[-1].data_ptr(),
-                *rest,
-                device=device,
-            )
+            addresses = [tensors[argument].data_ptr() + offset for argument, offset in sources]
+            launch(grid, count, *addresses, tensors[-1].data_ptr(), *rest, device=device)
 
         return run
 
 
+def _plan(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan | None:
+    output = Operand.of(call.output, call.output, -1)
+    return Plan.of(call.output.shape, [operand for operand in kernel.operands(call) if operand is not None], output)
+
+
 def _planned(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan:
-    chosen = plan(call.output, *kernel.operands(call))
+    chosen = _plan(kernel, call)
     if chosen is None:
         raise ValueError(f"{kernel.__name__} refuses this call: {kernel.refusal(call)}")
     return chosen
 
 
-def plan(output: TensorSpec, a: Operand, b: Operand) -> Plan | None:
-    """The plan of a call, or None for operands with too many axes.
-
-    Args:
-        output: contiguous.
-        a: first operand.
-        b: second operand.
-    """
-    itemsize, total = output.itemsize, output.numel
-    if total == 0:
-        return Plan("dense", VECTOR_BYTES, 0, 0, ())
-    sizes, (a_steps, b_steps, _) = coalesce(output.shape, a.strides, b.strides, contiguous_strides(output.shape))
-    bases = [output.alignment, aligned(a.alignment, a.offset), aligned(b.alignment, b.offset)]
-    if len(sizes) == 1 and a_steps == b_steps == (1,):
-        return Plan("dense", access_width(itemsize, bases), 0, total, ())
-    width = itemsize
-    if len(sizes) <= _VECTOR_AXES[-1] and _takes_vectors(itemsize, sizes, bases, (a_steps, b_steps)):
-        width = VECTOR_BYTES
-    choices = _VECTOR_AXES if width == VECTOR_BYTES else _ELEMENT_AXES
-    axes = next((count for count in choices if count >= len(sizes)), None)
-    if axes is None:
-        return None
-    geometry: list[int] = []
-    for axis in reversed(range(len(sizes))):
-        innermost = axis == len(sizes) - 1
-        per_access = width // itemsize if innermost else 1
-        geometry += [sizes[axis] // per_access]
-        geometry += [steps[axis] * itemsize * per_access for steps in (a_steps, b_steps)]
-    geometry += [1, 0, 0] * (axes - len(sizes))
-    return Plan("strided", width, axes, total * itemsize // width, tuple(geometry))
+def _scalar_dtype(inputs: Sequence[str | None], output: str) -> str:
+    """The dtype in whose kind scalar parameters arrive: that of the values, not of a mask that selects among them."""
+    present = [dtype for dtype in inputs if dtype is not None]
+    return output if output in present else present[0]
 
 
-def _takes_vectors(
-    itemsize: int, sizes: tuple[int, ...], bases: list[int], operands: tuple[tuple[int, ...], ...]
-) -> bool:
-    """Whether the innermost axis can be read in accesses of 16 bytes: whole ones, at aligned addresses, of
-    elements that are neighbours (or of one that broadcasts).
-    """
-    output_base, *operand_bases = bases
-    if (sizes[-1] * itemsize) % VECTOR_BYTES or output_base < VECTOR_BYTES:
-        return False
-    for base, steps in zip(operand_bases, operands, strict=True):
-        if steps[-1] == 0:
-            continue
-        if steps[-1] != 1 or base < VECTOR_BYTES or any(step * itemsize % VECTOR_BYTES for step in steps[:-1]):
-            return False
-    return True
+def _argument(value: float | int, dtype: str) -> Any:
+    """A scalar parameter as the launch passes it: float32 (too large ones are infinite) or an integer."""
+    if dtype not in FLOATS:
+        return int(value)
+    with np.errstate(over="ignore"):
+        return np.float32(value)

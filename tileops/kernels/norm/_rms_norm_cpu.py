@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tileops.jit import lang
+from tileops.kernels.norm._row_layout_cpu import axes_offset, gathering
 
 
 def _sweeps(source: str, factor: str, output: str, unroll: int) -> tuple[Any, Any]:
@@ -60,30 +61,10 @@ def _sweeps(source: str, factor: str, output: str, unroll: int) -> tuple[Any, An
     return sum_of_squares, scaled
 
 
-def _axes_offset() -> Any:
-    """A tile: the byte offset of element number `index` along a group of axes in the geometry."""
-
-    @lang.tile("group:i64, index:i64", returns="i64", inline=True)
-    def offset(t: Any, group: Any, index: Any) -> Any:
-        count = t.load_i64(group)
-        last = group + 16 * count - 8  # the outermost axis needs no division
-
-        def one_axis(axis: Any, carried: list[Any]) -> list[Any]:
-            total, rest = carried
-            extent = t.load_i64(axis)
-            above = rest // extent
-            return [total + (rest - above * extent) * t.load_i64(axis + 8), above]
-
-        total, rest = t.loop(group + 8, last, 16, [t.const(0), index], one_axis)
-        return total + rest * t.load_i64(last + 8)
-
-    return offset
-
-
 def rows(*, dtype: str, unroll: int) -> Callable[..., None]:
     """Rows with dense elements: one unit is a row."""
     sum_of_squares, scaled = _sweeps(dtype, dtype, dtype, unroll)
-    offset = _axes_offset()
+    offset = axes_offset()
     item = lang.itemsize(dtype)
     rsqrt = lang.rsqrt_exact
 
@@ -99,23 +80,9 @@ def rows(*, dtype: str, unroll: int) -> Callable[..., None]:
 def gathered_rows(*, dtype: str, unroll: int) -> Callable[..., None]:
     """Any layout: a row is gathered into float32 scratch first, the weight once per thread."""
     sum_of_squares, scaled = _sweeps("f32", "f32", dtype, unroll)
-    offset = _axes_offset()
+    offset = axes_offset()
     item = lang.itemsize(dtype)
-    rsqrt, load_i64 = lang.rsqrt_exact, lang.load_i64
-
-    @lang.tile("group:i64, source:i64, n:i64, target:i64")
-    def gather(t: Any, group: Any, source: Any, n: Any, target: Any) -> None:
-        inner, step = t.load_i64(group + 8), t.load_i64(group + 16)
-
-        def line(start: Any, _: Any) -> None:
-            base = source + offset(group, start)
-
-            def element(i: Any, _: Any) -> None:
-                t.store_scalar("f32", target + (start + i) * 4, t.load_scalar(dtype, base + i * step))
-
-            t.loop(0, inner, 1, body=element)
-
-        t.loop(0, n, inner, body=line)
+    rsqrt, load_i64, gather = lang.rsqrt_exact, lang.load_i64, gathering(dtype)
 
     def body(begin, end, tid, size, eps, geometry, x, weight, output, scratch):
         inner = geometry + 8 + 16 * load_i64(geometry)

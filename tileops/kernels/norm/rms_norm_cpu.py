@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,15 +12,14 @@ import torch
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel, TensorSpec, contiguous_strides
-from tileops.kernels.layout import coalesce
+from tileops.kernels.base import Config, Kernel
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
+from tileops.kernels.norm.row_layout import axes_of, has_dense_rows, split
+from tileops.kernels.norm.row_layout import geometry as geometry_of
 
 #: Nanoseconds that one thread takes for a KiB of input, cache-resident; decides when two threads pay.
 _NS_PER_KIB = 20.0
 _TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_Axes = tuple[tuple[int, ...], tuple[int, ...]]  # extents and steps in elements, innermost first
 
 
 class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
@@ -59,7 +58,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
     def bind(self, call: RMSNormCall) -> Callable[..., None]:
         size = math.prod(call.x.shape[-call.normalized_ndim :])
         rows = call.x.numel // size
-        outer, inner = _split(call.x, call.normalized_ndim)
+        outer, inner = split(call.x, call.normalized_ndim)
         limit = parallel.limit(call.x.numel * call.x.itemsize / 1024 * _NS_PER_KIB)
         entry, team, eps = self.entries["main"].launch, parallel.team, float(call.eps)
         # Without a weight the kernel multiplies by ones, which is exact and saves a second set of kernels.
@@ -68,7 +67,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
             ones = torch.ones(size, dtype=_TORCH_DTYPES[call.x.dtype], device="cpu")
 
         if _is_dense(call):
-            geometry = _geometry([outer], call.x.itemsize)
+            geometry = geometry_of([outer], call.x.itemsize)
             where = ctypes.addressof(geometry)
 
             def dense(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
@@ -80,8 +79,8 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
 
             return dense
 
-        weight_axes = ((size,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
-        geometry = _geometry([outer, inner, weight_axes], call.x.itemsize)
+        weight_axes = ((size,), (1,)) if call.weight is None else axes_of(call.weight.shape, call.weight.strides)
+        geometry = geometry_of([outer, inner, weight_axes], call.x.itemsize)
         where = ctypes.addressof(geometry)
 
         def gathered(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
@@ -97,31 +96,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
         return gathered
 
 
-def _axes(shape: Sequence[int], strides: Sequence[int]) -> _Axes:
-    sizes, (steps,) = coalesce(shape, strides)
-    return sizes[::-1], steps[::-1]
-
-
-def _split(x: TensorSpec, normalized_ndim: int) -> tuple[_Axes, _Axes]:
-    """The axes over rows and the axes within a row, each merged where they can be."""
-    batch_ndim = x.ndim - normalized_ndim
-    return _axes(x.shape[:batch_ndim], x.strides[:batch_ndim]), _axes(x.shape[batch_ndim:], x.strides[batch_ndim:])
-
-
 def _is_dense(call: RMSNormCall) -> bool:
     """Whether the elements of a row, and of the weight, lie next to each other."""
-    if all(item is None or item.strides == contiguous_strides(item.shape) for item in (call.x, call.weight)):
-        return True
-    _, inner = _split(call.x, call.normalized_ndim)
-    weight = ((1,), (1,)) if call.weight is None else _axes(call.weight.shape, call.weight.strides)
-    return all(len(sizes) == 1 and steps[0] == 1 for sizes, steps in (inner, weight))
-
-
-def _geometry(groups: Sequence[_Axes], itemsize: int) -> ctypes.Array[ctypes.c_int64]:
-    """For each group of axes: their number, then extent and byte step of each, innermost first."""
-    words: list[int] = []
-    for sizes, steps in groups:
-        words.append(len(sizes))
-        for size, step in zip(sizes, steps, strict=True):
-            words += [size, step * itemsize]
-    return (ctypes.c_int64 * len(words))(*words)
+    weight = call.weight
+    return has_dense_rows(call.x, call.normalized_ndim) and (weight is None or has_dense_rows(weight, weight.ndim))
