@@ -15,8 +15,9 @@ from tileops import jit, settings
 from tileops.errors import TileOpsError
 from tileops.jit.pool import Task, compile_all
 from tileops.jit.program import Program
+from tileops.jit.recording import describe
 from tileops.norm import RMSNormFwdOp
-from tileops.ops.recording import read_calls
+from tileops.ops.recording import read_calls, read_programs
 from tileops.ops.warming import needs
 
 pytestmark = [pytest.mark.in_tree_kernels, pytest.mark.xdist_group("warm")]
@@ -78,6 +79,58 @@ def test_another_cpu_is_warmed_by_name(calls, tmp_path):
     cold = {"cache": tmp_path / "cache", "TILEOPS_JIT": "forbid"}
     assert script(path, TILEOPS_CPU="generic", **cold) == "192.0\n"
     assert "ColdKernelError" in script(path, code=1, **cold)
+
+
+OWN_KERNEL = """
+from tileops.jit import lang
+
+def nothing(dtype):
+    size = lang.itemsize(dtype)
+
+    def body(begin, end, tid, target):
+        pass
+
+    return body
+"""
+
+
+def test_programs_of_the_application_itself_are_recorded_and_warmed(tmp_path, monkeypatch):
+    (tmp_path / "own_kernels.py").write_text(OWN_KERNEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    program = Program.of("own_kernels:nothing", ["ptr"], dtype="f32")
+    with settings.scope(cache_dir=str(tmp_path / "made")):
+        jit.get_entry(program)
+        with tileops.record(tmp_path / "calls.jsonl") as calls:
+            jit.get_entry(program)  # is in memory, and recorded all the same
+            jit.get_entry(program)
+    assert len(calls.read_text().splitlines()) == 1
+    assert read_programs(calls) == [("calls.jsonl:1", program)]
+    assert not needs(calls=calls, arch=["sm_90a"]).programs
+    assert not needs(["RMSNormFwdOp"], calls=calls).programs
+    with settings.scope(cache_dir=str(tmp_path / "warmed")):
+        report = tileops.warm(calls=calls, cpu="generic", jobs=1)
+        assert (report.compiled, report.failed) == (1, ())
+        assert jit.load(program, jit.cpu_target("generic"))
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("subprocess:run", "does not import tileops.jit.lang"),
+        ("tileops.jit.pool:compile_all", "does not import tileops.jit.lang"),
+        ("tileops.bench._probe_kernels:lang", "defines no function lang"),
+        ("no_such_package._kernels:rows", "no module"),
+        ("sys:exit", "has no Python source"),
+    ],
+)
+def test_a_file_of_calls_runs_nothing_but_factories_of_kernels(factory, words, tmp_path):
+    program = Program.of(factory, ["ptr"], command=f"touch {tmp_path}/executed")
+    path = tmp_path / "calls.jsonl"
+    path.write_text(json.dumps({"program": describe(program)}))
+    ((_, reason),) = tileops.warm(calls=path).failed
+    assert reason.startswith("calls.jsonl:1: ")
+    assert words in reason
+    assert not (tmp_path / "executed").exists()
 
 
 def test_recorded_calls_are_planned_for_a_gpu_that_is_not_there(calls):

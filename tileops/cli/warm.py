@@ -69,7 +69,7 @@ def _warm(names: list[str] | None, calls: Path | None, arches: list[str], cpu: s
         shown = bar.add_task("", total=None)
 
         def advance(done: int, total: int, outcome: Outcome) -> None:
-            bar.update(shown, completed=done, total=total, description=outcome.task.op)
+            bar.update(shown, completed=done, total=total, description=outcome.task.op or "")
 
         return warm(names, calls=calls, arch=arches, cpu=cpu, jobs=jobs or None, progress=advance)
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tileops import settings
 from tileops.errors import ColdKernelError, KernelCompileError
+from tileops.jit import recording
 from tileops.jit.artifact import Artifact, ArtifactKey
 from tileops.jit.keys import key_for
 from tileops.jit.program import Program
@@ -96,6 +97,8 @@ def get_entry(program: Program, target: Any = None) -> Entry:
         KernelCompileError: the program does not compile.
         ColdKernelError: it is in no store and ``TILEOPS_JIT=forbid``.
     """
+    if built_label() is None:
+        recording.record_program(program)  # what an operator asks for follows from its call, which is recorded
     if target is None:
         target = default_target(program.device)
     slot = _slots.get((program, target))

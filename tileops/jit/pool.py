@@ -25,12 +25,12 @@ class Task:
     Attributes:
         program: what to compile.
         arch: what for: a CPU ("native", "x86-64-v3", "generic") or a compute capability ("sm_90a").
-        op: the operator that wants it, for listings.
+        op: the operator that wants it, for listings; None where an application asks for it itself.
     """
 
     program: Program
     arch: str
-    op: str
+    op: str | None
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,10 @@ class Damage:
 
 
 @contextlib.contextmanager
-def built_for(op: str) -> Iterator[None]:
-    """Inside the block, stored kernels are labelled as compiled for the operator `op`, and counted for it."""
+def built_for(op: str | None) -> Iterator[None]:
+    """Inside the block, stored kernels are labelled as compiled for the operator `op`, and counted for it; for None,
+    as compiled for no operator.
+    """
     token = _built_for.set(op)
     try:
         yield

@@ -177,7 +177,7 @@ def preload(
             if jit.load(need.program):
                 loaded += 1
             else:
-                missing.append((need.op, need.program.factory))
+                missing.append((need.op or "the application", need.program.factory))
     return PreloadReport(loaded, tuple(missing), time.perf_counter() - started)
 
 

@@ -5,37 +5,39 @@
 A line holds an op's construction and the facts of its tensors, never their contents:
 
     {"call": {"params": {"eps": 1e-05}, "target": null}, "op": "RMSNormFwdOp", "packed": null, "tensors": {"x": {...}}}
+
+A program that the application compiles outside any operator has a line too; see `tileops.jit.recording`.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tileops import settings
 from tileops.errors import TileOpsError
+from tileops.jit import recording
+from tileops.jit.program import Program
 from tileops.kernels.base import DTYPES, TensorSpec
 from tileops.ops.facts import CallFacts
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
 
-_log = logging.getLogger("tileops.ops")
-_written: set[tuple[str, str]] = set()
+_T = TypeVar("_T")
 
 
 @contextmanager
 def record_calls(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Inside the block, every distinct call of this process is appended to the file at `path`.
 
-    Calls that an op has seen before count as well. Process-wide, like every setting: calls of other threads are
-    recorded too.
+    Calls that an op has seen before count as well, and so do programs that are asked of `tileops.jit` directly.
+    Process-wide, like every setting: calls of other threads are recorded too.
 
     Args:
         path: a file of JSON lines; created where it does not exist.
@@ -53,7 +55,7 @@ def record_calls(path: str | os.PathLike[str]) -> Iterator[Path]:
     place = Path(path).absolute()
     with open(place, "ab"):
         pass  # now, rather than with a log line at the first call
-    _written.difference_update({known for known in _written if known[0] == str(place)})
+    recording.forget(str(place))
     with settings.scope(record=str(place)):
         # A plan is not recorded when it is used again, so every op makes its plans anew (its kernels stay).
         for op in list(base._instances):
@@ -69,27 +71,15 @@ def record(op: Op, facts: CallFacts) -> None:
     path = settings.current().record
     if path is None:
         return
-    line = json.dumps(
+    recording.append(
+        path,
         {
             "op": type(op).__name__,
             "call": json.loads(op._call),
             "packed": facts.packed,
             "tensors": {name: _describe(facts.tensors[name]) for name in op._input_names},
         },
-        sort_keys=True,
     )
-    if (path, line) in _written:
-        return
-    _written.add((path, line))
-    try:
-        # One write to a file opened for appending: lines of several processes never mix.
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, f"{line}\n".encode())
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        _log.warning("TILEOPS_RECORD=%s: the call is not recorded: %s", path, error)
 
 
 def _describe(spec: TensorSpec | None) -> dict[str, Any] | None:
@@ -129,17 +119,30 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     Raises:
         TileOpsError: the file cannot be read, or a line is not one that was recorded (the message names it).
     """
+    return [call for call in _read(path, _parse) if call is not None]
+
+
+def read_programs(path: str | os.PathLike[str]) -> list[tuple[str, Program]]:
+    """The distinct programs that the application compiled outside any operator, each with its file and line.
+
+    Raises:
+        TileOpsError: as for `read_calls`.
+    """
+    return [found for found in _read(path, _parse_program) if found is not None]
+
+
+def _read(path: str | os.PathLike[str], parse: Callable[[str, Mapping[str, Any]], _T]) -> list[_T]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TileOpsError(f"cannot read the calls of {path}: {error}. Record some with TILEOPS_RECORD") from error
-    found: dict[str, RecordedCall] = {}
+    found: dict[str, _T] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line in found:
             continue
         place = f"{os.path.basename(path)}:{number}"
         try:
-            found[line] = _parse(place, json.loads(line))
+            found[line] = parse(place, json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TileOpsError(
                 f"{place}: not a recorded call ({type(error).__name__}: {error}); expected what TILEOPS_RECORD writes"
@@ -147,10 +150,16 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     return list(found.values())
 
 
-def _parse(place: str, content: Mapping[str, Any]) -> RecordedCall:
+def _parse(place: str, content: Mapping[str, Any]) -> RecordedCall | None:
+    if "program" in content:
+        return None
     construction = json.dumps(content["call"], sort_keys=True, separators=(",", ":"))
     tensors = {name: None if facts is None else _spec(facts) for name, facts in content["tensors"].items()}
     return RecordedCall(place, str(content["op"]), construction, content.get("packed"), tensors)
+
+
+def _parse_program(place: str, content: Mapping[str, Any]) -> tuple[str, Program] | None:
+    return (place, recording.parse(content["program"])) if "program" in content else None
 
 
 def _spec(facts: Mapping[str, Any]) -> TensorSpec:

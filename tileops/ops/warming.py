@@ -20,6 +20,7 @@ from tileops.jit import ArtifactKey, pool
 from tileops.jit.keys import key_for
 from tileops.jit.pool import Outcome, Task
 from tileops.jit.program import Program
+from tileops.jit.recording import refusal
 from tileops.jit.store import default_store
 from tileops.ops import observing, recording
 from tileops.ops import planned as planning
@@ -37,13 +38,13 @@ class Need:
     Attributes:
         program: what is compiled.
         arch: what for: the name of a CPU target, or a compute capability.
-        op: the first operator that needs it.
+        op: the first operator that needs it; None where an application asked for it without an operator.
         case_id: the first case, or line of a calls file, that needs it.
     """
 
     program: Program
     arch: str
-    op: str
+    op: str | None
     case_id: str
 
 
@@ -126,7 +127,7 @@ def warm(
     Args:
         ops: operators, by class or name; by default all. With `calls`, only the recorded calls of these.
         calls: a file that ``TILEOPS_RECORD`` or `tileops.record` wrote: warm exactly these calls instead of the
-            manifest's cases.
+            manifest's cases, and without `ops` also the programs that the application compiled by itself.
         arch: "native" (a CPU: this one, or `cpu`) and compute capabilities such as "sm_90a"; needs no GPU.
         cpu: the CPU target of "native": "native", "x86-64-v3" or "generic"; by default as ``TILEOPS_CPU`` says. That
             setting changes, for the whole process, while the calls are planned.
@@ -142,7 +143,7 @@ def warm(
     """
     started = time.perf_counter()
     found = needs(ops, calls=calls, arch=arch, cpu=cpu)
-    tasks, present = _tasks(found)
+    tasks, outcomes = _tasks(found)
     done = 0
 
     def count(outcome: Outcome) -> None:
@@ -152,7 +153,6 @@ def warm(
             progress(done, len(found.programs), outcome)
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    outcomes = [Outcome(task, "present") for task in present]
     for outcome in outcomes:
         count(outcome)
     outcomes += pool.compile_all(tasks, jobs or cores, count)
@@ -173,19 +173,26 @@ def warm(
     )
 
 
-def _tasks(found: Needs) -> tuple[list[Task], list[Task]]:
-    """What has to be compiled, and what the store has: then there may be no need to start a process."""
+def _tasks(found: Needs) -> tuple[list[Task], list[Outcome]]:
+    """What has to be compiled, and what need not start a process: the store has it, or it is no kernel."""
     store = default_store()
     tasks: list[Task] = []
-    present: list[Task] = []
+    settled: list[Outcome] = []
     for need in found.programs:
         task = Task(need.program, need.arch, need.op)
+        reason = None if need.op is not None else refusal(need.program)
+        if reason is not None:
+            settled.append(Outcome(task, "failed", f"{need.case_id}: {reason}"))
+            continue
         try:
             stored = store.get(key_for(need.program, pool.target_of(need.arch))) is not None
         except TileOpsError:
             stored = False  # the worker says why
-        (present if stored else tasks).append(task)
-    return tasks, present
+        if stored:
+            settled.append(Outcome(task, "present"))
+        else:
+            tasks.append(task)
+    return tasks, settled
 
 
 def needs(
@@ -217,6 +224,10 @@ def needs(
                     records.add(record_key(call.kernel, call.call).digest)
                 for program in programs_of(call):
                     programs.setdefault((program, label), Need(program, label, op, call.case_id))
+            if calls is not None and ops is None:
+                for place, program in recording.read_programs(calls):
+                    if (program.device == "cuda") == name.startswith("sm_"):
+                        programs.setdefault((program, label), Need(program, label, None, place))
     return Needs(tuple(programs.values()), frozenset(records), tuple(refused))
 
 

@@ -1,0 +1,25 @@
+"""Elementary functions in float32, written over the vocabulary (no call of any mathematical library).
+
+Accurate to 2 ulp over the whole range, or over the one that the docstring names, with the special values of PyTorch.
+The ``*_lp`` versions are for results that are rounded to bfloat16 or float16.
+"""
+
+from __future__ import annotations
+
+from tileops.jit.lang.maths.exponential import ROUND, exp, exp2_fast, exp2_lp, exp_fast, exp_lp, expm1, polynomial
+from tileops.jit.lang.maths.gauss import erf, gelu, gelu_lp, gelu_tanh, gelu_tanh_lp
+from tileops.jit.lang.maths.logarithm import log
+from tileops.jit.lang.maths.sigmoid import sigmoid, sigmoid_lp, silu, silu_lp, tanh, tanh_lp
+from tileops.jit.lang.words import Word
+
+
+def low_precision(function: Word) -> Word:
+    """The ``*_lp`` version of a word of this package, or the word itself where there is none."""
+    return globals().get(f"{function.__name__}_lp", function)
+
+
+__all__ = [
+    "ROUND", "erf", "exp", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp", "expm1", "gelu", "gelu_lp",
+    "gelu_tanh", "gelu_tanh_lp", "log", "low_precision", "polynomial", "sigmoid", "sigmoid_lp", "silu",
+    "silu_lp", "tanh", "tanh_lp",
+]  # fmt: skip

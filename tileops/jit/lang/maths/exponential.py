@@ -1,0 +1,157 @@
+"""Exponentials, and what other functions need of them."""
+
+from __future__ import annotations
+
+from tileops.jit.lang import context
+from tileops.jit.lang.arith import abs_, as_float, as_int, fma, maxq, minq, select
+from tileops.jit.lang.values import Lockstep, Value
+from tileops.jit.lang.words import composite, word
+
+_LOG2E = 1.44269504
+_LN2_HIGH, _LN2_LOW = 0.693145752, 1.42860677e-6  # the high part has 12 trailing zero bits: n * high is exact
+# Adding and subtracting 1.5 * 2**23 rounds to the nearest integer (ties to even), which then stands in the
+# low bits of the sum; unlike a conversion to int it is defined for NaN.
+ROUND = 12582912.0
+_ROUND_BITS = 0x4B400000
+
+
+def polynomial(x, *coefficients):
+    """Horner's rule, highest power first."""
+    value = coefficients[0]
+    for coefficient in coefficients[1:]:
+        value = fma(value, x, coefficient)
+    return value
+
+
+def reduce_exp(x):
+    """``(t, n, r)`` with ``x = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
+    t = fma(x, _LOG2E, ROUND)
+    n = t - ROUND
+    return t, n, fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
+
+
+def expm1_reduced(r):
+    """``exp(r) - 1`` for ``|r| <= ln(2) / 2`` (minimax, 3e-9)."""
+    p = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404)
+    return fma(p * r, r, r)
+
+
+def _exp_reduced_lp(r):
+    """``exp(r)`` for ``|r| <= ln(2) / 2`` (minimax, 7.5e-5)."""
+    return polynomial(r, 0.1656674147, 0.5049681664, 1.000164509, 0.999927938)
+
+
+@word
+def scale_exp2(p, n, t):
+    """``p * 2**n`` rounded once, n integral; the low bits of `t` hold n."""
+    bits = as_int(t) - _ROUND_BITS
+    return Value(context.emitter().scale_exp2(p.ir, n.ir, bits.ir), p.kind)
+
+
+def split_exp(x, low=0.0):
+    """``(high, rest, n, t)``: ``exp(x + low) = (high + rest) * 2**n`` to 0.06 ulp, for finite ``-150 <= x <= 0`` and
+    small `low`; high is in [0.7, 1.42], the low bits of `t` hold n.
+    """
+    t = fma(x, _LOG2E, ROUND)
+    n = t - ROUND
+    h = fma(n, -_LN2_HIGH, x)  # exact
+    correction = fma(n, -_LN2_LOW, low)
+    r = h + correction
+    lost = (h - r) + correction
+    high = 1.0 + r
+    p = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404)
+    return high, fma(p * r, r, ((1.0 - high) + r) + lost), n, t
+
+
+def scales_natively(x):
+    """Whether `scale_exp2` is one instruction (AVX-512), so that short cuts around it do not pay."""
+    return (x.members[0] if isinstance(x, Lockstep) else x).kind.lanes == 16
+
+
+@composite
+def exp(x):
+    """Exponential, with subnormal results."""
+    # Beyond these bounds the result is inf or 0 anyway; infinite x would make r NaN. NaN passes through both.
+    # Zeros are kept out of the scaling, which takes a hundred cycles where it underflows.
+    zero = x < -103.98
+    t, n, r = reduce_exp(select(zero, 0.0, minq(89.0, x)))
+    return select(zero, 0.0, scale_exp2(expm1_reduced(r) + 1.0, n, t))
+
+
+def _flushing_exp(x, reduce, reduced):
+    """The exponential of ``x <= 88`` whose results below 2**-126 may be 0."""
+    if scales_natively(x):
+        # What underflows to 0 is kept out of the instruction, not only out of the result: it takes a hundred cycles
+        # there, which masked softmax would pay at every masked score. Subnormal results stay exact.
+        tiny = x < -104.0
+        t, n, r = reduce(select(tiny, 0.0, x))
+        return select(tiny, 0.0, scale_exp2(reduced(r), n, t))
+    t, n, r = reduce(maxq(-87.33, x))
+    return select(x < -87.33, 0.0, as_float(as_int(reduced(r)) + (as_int(t) << 23)))
+
+
+@composite
+def exp_fast(x):
+    """Exponential for finite ``x <= 88``, -inf or NaN (softmax, sigmoid); results below 2**-126 may be 0."""
+    return _flushing_exp(x, reduce_exp, lambda r: expm1_reduced(r) + 1.0)
+
+
+@composite
+def exp_lp(x):
+    """`exp_fast` to a relative error of 8e-5."""
+
+    def reduce(x):
+        t = fma(x, _LOG2E, ROUND)
+        n = t - ROUND
+        return t, n, fma(n, -0.693147181, x)
+
+    p = (0.1656674147, 0.5049681664, 1.000164509, 0.999927938)  # minimax on |r| <= ln(2) / 2
+    return _flushing_exp(x, reduce, lambda r: polynomial(r, *p))
+
+
+def tail_exp_lp(x):
+    """``(z, factor)``: ``exp(x) = z * factor`` to a relative error of 1e-4, for ``-103 <= x <= 0``.
+
+    Where `exp_lp` would return 0 for results that are small but may be multiplied by something large, z is larger.
+    """
+    if scales_natively(x):
+        return exp_lp(x), 1.0
+    far = x < -64.0
+    return exp_lp(select(far, x + 16.6355324, x)), select(far, 2.0**-24, 1.0)
+
+
+def _exp2(x, coefficients):
+    native = scales_natively(x)
+    tiny = x < (-151.0 if native else -126.0)
+    # As in `_flushing_exp`: an underflow in the instruction would be slow.
+    clamped = select(tiny, 0.0, x) if native else maxq(-126.0, x)
+    t = clamped + ROUND
+    n = t - ROUND
+    p = polynomial(clamped - n, *coefficients)
+    scaled = scale_exp2(p, n, t) if native else as_float(as_int(p) + (as_int(t) << 23))
+    return select(tiny, 0.0, scaled)
+
+
+@composite
+def exp2_fast(x):
+    """``2**x`` for finite ``x < 127.5``, -inf or NaN (softmax); results below 2**-126 may be 0."""
+    return _exp2(
+        x,
+        (0.0001535331976, 0.001339892624, 0.009618437849, 0.05550332367, 0.2402264774, 0.6931471825, 1.0),
+    )
+
+
+@composite
+def exp2_lp(x):
+    """`exp2_fast` to a relative error of 8e-5."""
+    return _exp2(x, (0.05517140031, 0.2426130176, 0.6932611465, 0.999927938))
+
+
+@composite
+def expm1(x):
+    """``exp(x) - 1`` without cancellation near 0."""
+    t, n, r = reduce_exp(minq(89.0, maxq(-25.0, x)))
+    p = expm1_reduced(r)
+    # Half the scale, because 2**128 is not a number although the result may be.
+    half = scale_exp2(fma(0.0, r, 0.5), n, t)
+    return select(abs_(x) < 1e-30, x, fma(p, half, half - 0.5) * 2.0)
