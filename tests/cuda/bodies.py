@@ -7,6 +7,7 @@ from typing import Any
 
 from tileops.jit import lang as vocabulary
 from tileops.jit.lang import cuda as lang
+from tileops.jit.lang.random import philox4x32
 
 
 def wrong() -> Callable[..., None]:
@@ -49,5 +50,44 @@ def mixed() -> Callable[..., None]:
         i = lang.block_index() * lang.block_size() + lang.thread_index()
         if i < count:
             store(out + i * 4, compute(load(x + i * 4), load(y + i * 4), ()))
+
+    return kernel
+
+
+def random() -> Callable[..., None]:
+    """``kernel(words, out, count)``: Philox of rows of `count` int32 words, four of counter and two of key."""
+    strip = lang.Strip("i32", 4)
+    load, store = strip.load, strip.store
+
+    def word(k: int) -> Any:
+        return lang.strip_map(lambda *words: philox4x32(words[:4], words[4:])[k], [strip] * 6, strip)
+
+    first, second, third, fourth = (word(k) for k in range(4))
+
+    def kernel(words, out, count):  # type: ignore[no-untyped-def]
+        row = count * 4
+        i = lang.block_index() * lang.block_size() + lang.thread_index()
+        if i < count:
+            at = words + i * 4
+            c0, c1, c2, c3 = load(at), load(at + row), load(at + 2 * row), load(at + 3 * row)
+            k0, k1 = load(at + 4 * row), load(at + 5 * row)
+            store(out + i * 4, first(c0, c1, c2, c3, k0, k1, ()))
+            store(out + i * 4 + row, second(c0, c1, c2, c3, k0, k1, ()))
+            store(out + i * 4 + 2 * row, third(c0, c1, c2, c3, k0, k1, ()))
+            store(out + i * 4 + 3 * row, fourth(c0, c1, c2, c3, k0, k1, ()))
+
+    return kernel
+
+
+def short_random() -> Callable[..., None]:
+    """``kernel(low, high, out, count)``: the first word of ``philox(low, high, 7, high)``."""
+    strip = lang.Strip("i32", 4)
+    compute = lang.strip_map(lambda low, high: vocabulary.philox(low, high, 7, high)[0], [strip, strip], strip)
+    load, store = strip.load, strip.store
+
+    def kernel(low, high, out, count):  # type: ignore[no-untyped-def]
+        i = lang.block_index() * lang.block_size() + lang.thread_index()
+        if i < count:
+            store(out + i * 4, compute(load(low + i * 4), load(high + i * 4), ()))
 
     return kernel

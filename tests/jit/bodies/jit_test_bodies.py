@@ -6,6 +6,7 @@ import numba
 import numpy as np
 
 from tileops.jit import lang
+from tileops.jit.lang.random import philox4x32
 
 
 def maths(names):
@@ -333,6 +334,22 @@ def raising():
             lang.store_i64(out + 8 * i, i)
             if i > 5:
                 raise ValueError("no")
+
+    return body
+
+
+def random():
+    """Philox of six rows of `n` int32 words (counter, then key): four rows."""
+
+    @lang.tile("words: i64, outs: i64, row: i64")
+    def tile(t, words, outs, row):
+        rows = [lang.Lockstep([t.load_integers("i32", words + row * k)]) for k in range(6)]
+        for k, (value,) in enumerate(value.members for value in philox4x32(rows[:4], rows[4:])):
+            t.store_words(outs + row * k, value)
+
+    def body(begin, end, tid, words, outs, n):
+        for i in range(begin, end, lang.LANES):
+            tile(words + i * 4, outs + i * 4, n * 4)
 
     return body
 

@@ -168,6 +168,7 @@ from tileops.jit.lang.memory import (
     store_words,
     store_words_masked,
 )
+from tileops.jit.lang.random import philox
 from tileops.jit.lang.tile import TileBuilder, tile
 from tileops.jit.lang.tracing import elementwise_block, traced
 from tileops.jit.lang.values import Lockstep, Value, is_float, is_mask
@@ -242,6 +243,7 @@ __all__ = [
     "min_nan",
     "minimum",
     "minq",
+    "philox",
     "polynomial",
     "prefetch",
     "reciprocal_lp",
