@@ -225,6 +225,15 @@ class Emitter:
             return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
         return self.builder.fdiv(constant(_kind(x.type), 1.0), x)
 
+    def rsqrt_lp(self, x: ir.Value) -> ir.Value | None:
+        """``1 / sqrt(x)`` to a relative error of 2**-14, subnormals and special values included; None where there is
+        no instruction for it.
+        """
+        if _kind(x.type).lanes == 16:
+            name = "llvm.x86.avx512.rsqrt14.ps.512"
+            return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
+        return None
+
     def scale_exp2(self, x: ir.Value, n: ir.Value, n_bits: ir.Value) -> ir.Value:
         """``x * 2**n`` rounded once, as `ldexp`.
 
@@ -344,28 +353,24 @@ class Emitter:
         name = f"llvm.masked.load.{_suffix(kind.ir)}.p0"
         return self.call(name, kind.ir, (pointer, I32(align), mask, ir.Constant(kind.ir, None)))
 
-    def store(self, address: ir.Value, value: ir.Value, mask: ir.Value | None = None) -> None:
-        """Stores with element alignment; memory of lanes outside `mask` is not touched."""
+    def store(
+        self, address: ir.Value, value: ir.Value, mask: ir.Value | None = None, *, streaming: bool = False
+    ) -> None:
+        """Stores with element alignment; memory of lanes outside `mask` is not touched.
+
+        With `streaming` and without a mask: past the caches, to an address that is a multiple of the vector's size.
+        """
         pointer = self.address(address)
         kind = _kind(value.type)
         align = _itemsize(kind.element)
-        if mask is None:
+        if mask is None and streaming:
+            stored = self.builder.store(value, pointer, align=align * max(kind.lanes, 1))
+            stored.set_metadata("nontemporal", self.builder.module.add_metadata([I32(1)]))
+        elif mask is None:
             self.builder.store(value, pointer, align=align)
         else:
             name = f"llvm.masked.store.{_suffix(value.type)}.p0"
             self.call(name, VOID, (value, pointer, I32(align), mask))
-
-    def stream(self, address: ir.Value, value: ir.Value) -> None:
-        """Stores a whole vector around the caches; the address is a multiple of its size. `store_fence` makes such
-        stores visible.
-        """
-        kind = _kind(value.type)
-        written = self.builder.store(value, self.address(address), align=kind.lanes * _itemsize(kind.element))
-        written.set_metadata("nontemporal", self.builder.module.add_metadata([I32(1)]))
-
-    def store_fence(self) -> None:
-        """Waits for `stream`."""
-        self.call("llvm.x86.sse.sfence", VOID, ())
 
     def prefetch(self, address: ir.Value, *, write: bool = False, locality: int = 3) -> None:
         """Hints that the cache line at `address` will be read (or written)."""

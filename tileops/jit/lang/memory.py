@@ -79,11 +79,14 @@ def load_as(dtype: str, address: Value, lanes: int, mask: Value | None = None) -
     return widen(dtype, Value(emit.load(kind, i64(address).ir, None if mask is None else mask.ir)))
 
 
-def store_as(dtype: str, address: Value, value: Value, mask: Value | None = None) -> None:
-    """Stores every lane of `value` at `address`, rounded to `dtype`; lanes outside `mask` are not touched."""
+def store_as(dtype: str, address: Value, value: Value, mask: Value | None = None, *, streaming: bool = False) -> None:
+    """Stores every lane of `value` at `address`, rounded to `dtype`; lanes outside `mask` are not touched.
+
+    With `streaming` past the caches, see `store_group`.
+    """
     _check(dtype)
     stored = narrow(dtype, value)
-    context.emitter().store(i64(address).ir, stored.ir, None if mask is None else mask.ir)
+    context.emitter().store(i64(address).ir, stored.ir, None if mask is None else mask.ir, streaming=streaming)
 
 
 def narrow_group(dtype: str, values: Sequence[Value]) -> list[Value]:
@@ -94,11 +97,16 @@ def narrow_group(dtype: str, values: Sequence[Value]) -> list[Value]:
     return [narrow(dtype, value) for value in values]
 
 
-def store_group(dtype: str, addresses: Sequence[Value], values: Sequence[Value]) -> None:
-    """`store_as` of several vectors; rounding to bfloat16 is cheaper for a group."""
+def store_group(dtype: str, addresses: Sequence[Value], values: Sequence[Value], *, streaming: bool = False) -> None:
+    """`store_as` of several vectors; rounding to bfloat16 is cheaper for a group.
+
+    With `streaming` past the caches: an output that no cache holds until it is read is then not read before it is
+    written, nor does it displace what is worth keeping. Each address must be a multiple of its vector's size, whole
+    cache lines should be written soon one after the other, and the body ends with `store_fence`.
+    """
     emit = context.emitter()
     for address, bits in zip(addresses, narrow_group(dtype, values), strict=True):
-        emit.store(i64(address).ir, bits.ir)
+        emit.store(i64(address).ir, bits.ir, streaming=streaming)
 
 
 def _factory(make: Callable[[str], Callable[..., Any]]) -> Callable[[str], Word]:
@@ -259,15 +267,18 @@ def gather_words(address, stride, mask):
 
 
 @word
-def store_fence():
-    """Waits until stores that went around the caches can be seen by other threads."""
-    context.emitter().store_fence()
-
-
-@word
 def prefetch(address):
     """Hints that the cache line at `address` will be read soon."""
     context.emitter().prefetch(i64(address).ir)
+
+
+def _store_fence():
+    """What was stored past the caches is visible to every thread before anything that follows is."""
+    context.emitter().builder.fence("seq_cst")
+
+
+#: ``store_fence()``: ends a body with streaming stores, which other threads might otherwise see late.
+store_fence = Word(_store_fence, parameters=())
 
 
 def alloca_words(count: int) -> Word:

@@ -65,13 +65,19 @@ class TileBuilder:
         """Loads elements of a storage format as float32 lanes; lanes outside `mask` are 0."""
         return memory.load_as(dtype, addr, lanes or self.LANES, mask)
 
-    def store(self, dtype: str, addr: Value, value: Value, mask: Value | None = None) -> None:
-        """Stores float32 lanes rounded to a storage format."""
-        memory.store_as(dtype, addr, value, mask)
+    def store(
+        self, dtype: str, addr: Value, value: Value, mask: Value | None = None, *, streaming: bool = False
+    ) -> None:
+        """Stores float32 lanes rounded to a storage format; for `streaming` see `store_group`."""
+        memory.store_as(dtype, addr, value, mask, streaming=streaming)
 
-    def store_group(self, dtype: str, addrs: Sequence[Value], values: Sequence[Value]) -> None:
-        """Stores several vectors, rounded to a storage format; cheaper than one by one for bfloat16."""
-        memory.store_group(dtype, addrs, values)
+    def store_group(
+        self, dtype: str, addrs: Sequence[Value], values: Sequence[Value], *, streaming: bool = False
+    ) -> None:
+        """Stores several vectors, rounded to a storage format; cheaper than one by one for bfloat16. With `streaming`
+        past the caches; see `memory.store_group`.
+        """
+        memory.store_group(dtype, addrs, values, streaming=streaming)
 
     def load_scalar(self, dtype: str, addr: Value) -> Value:
         """One element as a float32 scalar."""
@@ -105,7 +111,7 @@ class TileBuilder:
 
     def stream_words(self, addr: Value, value: Value) -> None:
         """`store_words` of a whole vector around the caches, at a multiple of its size; see `lang.store_fence`."""
-        context.emitter().stream(i64(addr).ir, value.ir)
+        context.emitter().store(i64(addr).ir, value.ir, streaming=True)
 
     def load_words(self, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw 32-bit words, as int32 lanes; lanes outside `mask` are 0."""
