@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tileops.ops.norm import RMSNormFwdOp
+from tileops.ops.norm import RMSNormBwdOp, RMSNormFwdOp
 
-__all__ = ["RMSNormFwdOp"]
+__all__ = ["RMSNormBwdOp", "RMSNormFwdOp"]

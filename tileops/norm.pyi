@@ -6,7 +6,69 @@ import torch
 
 from tileops.ops.base import Op
 
-__all__ = ["RMSNormFwdOp"]
+__all__ = ["RMSNormBwdOp", "RMSNormFwdOp"]
+
+class RMSNormBwdOp(Op):
+    """Gradients of `RMSNormFwdOp` with respect to `x` and `weight`.
+
+    Follows ``torch.autograd.grad`` of ``torch.nn.functional.rms_norm``; the statistics of `x` are computed anew.
+    Everything is float32 inside and rounded once, at the end. `backward()` through `RMSNormFwdOp` calls this
+    operator. It has no gradient formula of its own.
+
+    Args:
+        normalized_shape: as in the forward.
+        eps: as in the forward.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(grad_out, x, weight=None)``
+
+        - grad_out: gradient of the output, shape and dtype of `x`, any strides.
+        - x: ``[*B, *normalized_shape]``, float16, bfloat16 or float32, any strides.
+        - weight: ``[*normalized_shape]``, dtype of `x`; None if the forward had none.
+
+        Returns `grad_x`, shape and dtype of `x`, and `grad_weight`, shape and dtype of `weight`, or None without
+        a weight; both contiguous. On one machine the bits of `grad_weight` do not depend on the number of threads.
+
+    Raises:
+        CheckError: a parameter or a tensor violates the manifest entry; the message names the declaration.
+
+    Example:
+        >>> grad_x, grad_weight = RMSNormBwdOp(normalized_shape=(4096,), eps=1e-5)(grad_out, x, weight)
+    """
+    def __init__(
+        self,
+        normalized_shape: tuple[int, ...],
+        eps: float | None = None,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        grad_out: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            grad_out: T [*B, *normalized_shape]
+            x: T [*B, *normalized_shape]
+            weight: T [*normalized_shape], optional
+        """
+    def forward(  # type: ignore[override]
+        self,
+        grad_out: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            grad_out: T [*B, *normalized_shape]
+            x: T [*B, *normalized_shape]
+            weight: T [*normalized_shape], optional
+        """
 
 class RMSNormFwdOp(Op):
     """Root mean square normalisation: ``output = x / sqrt(mean(x^2) + eps) * weight`` over the trailing axes.

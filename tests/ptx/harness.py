@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,7 @@ from tileops.jit.cuda import compile_to_ptx, cuda_target
 from tileops.jit.cuda.compile import assemble
 from tileops.jit.cuda.loader import pack_arguments
 from tileops.jit.program import Program as JitProgram
+from tileops.kernels import scratch
 from tileops.kernels.base import DeviceFacts, Kernel, TensorSpec
 
 ARCHS = ("sm_80", "sm_90a")
@@ -111,7 +113,8 @@ class Device:
         config = config or kernel.default_config(call)
         programs = kernel.programs(call, config)
         entries = {name: _Entry(self, program) for name, program in programs.items()}
-        kernel(config, entries).bind(call)(*tensors)
+        with mock.patch.object(scratch, "floats", lambda count, like: self.empty((count,), "float32")):
+            kernel(config, entries).bind(call)(*tensors)
         return programs["main"]
 
 

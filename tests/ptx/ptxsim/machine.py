@@ -62,6 +62,7 @@ def launch(
         SimError: the kernel did something wrong; the message names the instruction, the block and the thread.
         PtxError: an instruction is not modelled.
     """
+    memory.written[:] = False
     machine = Machine(
         parse(program) if isinstance(program, str) else program, memory, grid, block, args, dynamic_shared
     )

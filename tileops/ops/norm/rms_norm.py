@@ -6,17 +6,14 @@ import math
 from collections.abc import Hashable
 from typing import ClassVar
 
-import torch
-
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
 from tileops.kernels.norm.rms_norm_cpu import RMSNormCpuKernel
 from tileops.kernels.norm.rms_norm_cuda import RMSNormCudaKernel
 from tileops.ops.base import Op
 from tileops.ops.facts import CallFacts
-
-#: The mean square is taken in float32 for every dtype of the op; `eps=None` means its machine epsilon, as in
-#: torch.
-_DEFAULT_EPS = torch.finfo(torch.float32).eps
+from tileops.ops.gradients import Gradient
+from tileops.ops.norm.epsilon import resolved_eps
+from tileops.ops.norm.gradient import rms_norm_gradient
 
 
 class RMSNormFwdOp(Op):
@@ -47,6 +44,7 @@ class RMSNormFwdOp(Op):
 
     kernel_types: ClassVar = {"cpu": RMSNormCpuKernel, "cuda": RMSNormCudaKernel}
     interfaces: ClassVar = {"rms_norm": RMSNormFwdInterface}
+    gradient = Gradient(rms_norm_gradient, saves=("x", "weight"))
 
     def __init__(
         self, normalized_shape: tuple[int, ...], eps: float | None = None, *, target: str | None = None
@@ -65,6 +63,6 @@ class RMSNormFwdOp(Op):
             weight=facts["weight"],
             output=facts["output"],
             normalized_ndim=len(self.normalized_shape),
-            eps=_DEFAULT_EPS if self.eps is None else float(self.eps),
+            eps=resolved_eps(self.eps),
             device=facts.device,
         )
