@@ -2,22 +2,123 @@
 
 """Elementwise operators."""
 
+from typing import Literal
+
 import torch
 
 from tileops.ops.base import Op
 
 __all__ = [
+    "AbsFwdOp",
     "AddFwdOp",
+    "BitwiseAndFwdOp",
+    "BitwiseNotFwdOp",
+    "BitwiseOrFwdOp",
+    "BitwiseXorFwdOp",
+    "CeilFwdOp",
+    "ClampScalarFwdOp",
+    "ClampTensorFwdOp",
+    "CosFwdOp",
+    "DivFwdOp",
+    "EluFwdOp",
     "EqFwdOp",
+    "ErfFwdOp",
     "ExpFwdOp",
+    "Expm1FwdOp",
+    "FloorDivideFwdOp",
+    "FloorFwdOp",
+    "GeFwdOp",
     "GeluAndMulFwdOp",
+    "GeluFwdOp",
     "GeluTanhAndMulFwdOp",
+    "GtFwdOp",
+    "HardsigmoidFwdOp",
+    "HardswishFwdOp",
+    "HardtanhFwdOp",
+    "IsfiniteFwdOp",
+    "IsinfFwdOp",
+    "IsnanFwdOp",
+    "LeFwdOp",
     "LeakyReluFwdOp",
+    "LerpFwdOp",
+    "LerpTensorFwdOp",
+    "Log1pFwdOp",
+    "LogFwdOp",
+    "LogicalAndFwdOp",
+    "LogicalNotFwdOp",
+    "LogicalOrFwdOp",
+    "LtFwdOp",
+    "MaskedFillFwdOp",
+    "MaskedFillScalarFwdOp",
+    "MaximumFwdOp",
+    "MinimumFwdOp",
+    "MishFwdOp",
     "MulFwdOp",
+    "NanToNumFwdOp",
+    "NeFwdOp",
+    "NegFwdOp",
+    "PowFwdOp",
+    "PreluFwdOp",
+    "ReciprocalFwdOp",
     "ReluFwdOp",
+    "RemainderFwdOp",
+    "RoundFwdOp",
+    "RsqrtFwdOp",
+    "SeluFwdOp",
+    "SigmoidFwdOp",
+    "SignFwdOp",
     "SiluAndMulFwdOp",
+    "SiluFwdOp",
+    "SinFwdOp",
+    "SoftplusFwdOp",
+    "SqrtFwdOp",
     "SubFwdOp",
+    "TanhFwdOp",
+    "TruncFwdOp",
+    "WhereFwdOp",
 ]
+
+class AbsFwdOp(Op):
+    """``torch.abs`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
 
 class AddFwdOp(Op):
     """``torch.add`` at every element; floats are computed in float32 and rounded once.
@@ -68,6 +169,459 @@ class AddFwdOp(Op):
             other: T [*B]
         """
 
+class BitwiseAndFwdOp(Op):
+    """``torch.bitwise_and`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class BitwiseNotFwdOp(Op):
+    """``torch.bitwise_not`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class BitwiseOrFwdOp(Op):
+    """``torch.bitwise_or`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class BitwiseXorFwdOp(Op):
+    """``torch.bitwise_xor`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class CeilFwdOp(Op):
+    """``torch.ceil`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class ClampScalarFwdOp(Op):
+    """``torch.clamp`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        min: Number | None, as in ``torch.clamp``.
+        max: Number | None, as in ``torch.clamp``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        min: int | float | bool | None = None,
+        max: int | float | bool | None = None,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class ClampTensorFwdOp(Op):
+    """``torch.clamp`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, min, max)`` with A: Shape, L: Shape, U: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - min: ``[*L]``, T; any strides.
+        - max: ``[*U]``, T; any strides.
+
+        Returns `output`: ``ClampOut[A, L, U, present(min), present(max)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        min: torch.Tensor | None = None,
+        max: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            min: T [*L], optional
+            max: T [*U], optional
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        min: torch.Tensor | None = None,
+        max: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            min: T [*L], optional
+            max: T [*U], optional
+        """
+
+class CosFwdOp(Op):
+    """``torch.cos`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class DivFwdOp(Op):
+    """``torch.div`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        rounding_mode: 'trunc' | 'floor' | None, as in ``torch.div``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        rounding_mode: Literal["trunc", "floor"] | None = None,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class EluFwdOp(Op):
+    """``torch.nn.functional.elu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        alpha: float, as in ``torch.nn.functional.elu``.
+        inplace: bool, as in ``torch.nn.functional.elu``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
 class EqFwdOp(Op):
     """``torch.eq`` at every element; floats are computed in float32 and rounded once.
 
@@ -115,6 +669,47 @@ class EqFwdOp(Op):
             other: T [*B]
         """
 
+class ErfFwdOp(Op):
+    """``torch.erf`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
 class ExpFwdOp(Op):
     """``torch.exp`` at every element; floats are computed in float32 and rounded once.
 
@@ -154,6 +749,182 @@ class ExpFwdOp(Op):
 
         Args:
             input: T [*S]
+        """
+
+class Expm1FwdOp(Op):
+    """``torch.expm1`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class FloorDivideFwdOp(Op):
+    """``torch.floor_divide`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class FloorFwdOp(Op):
+    """``torch.floor`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class GeFwdOp(Op):
+    """``torch.ge`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
         """
 
 class GeluAndMulFwdOp(Op):
@@ -196,6 +967,49 @@ class GeluAndMulFwdOp(Op):
 
         Args:
             x: T [M, 2 * N]
+        """
+
+class GeluFwdOp(Op):
+    """``torch.nn.functional.gelu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        approximate: 'none' | 'tanh', as in ``torch.nn.functional.gelu``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        approximate: Literal["none", "tanh"] = "none",
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
         """
 
 class GeluTanhAndMulFwdOp(Op):
@@ -241,6 +1055,359 @@ class GeluTanhAndMulFwdOp(Op):
             x: T [M, 2 * N]
         """
 
+class GtFwdOp(Op):
+    """``torch.gt`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class HardsigmoidFwdOp(Op):
+    """``torch.nn.functional.hardsigmoid`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        inplace: bool, as in ``torch.nn.functional.hardsigmoid``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class HardswishFwdOp(Op):
+    """``torch.nn.functional.hardswish`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        inplace: bool, as in ``torch.nn.functional.hardswish``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class HardtanhFwdOp(Op):
+    """``torch.nn.functional.hardtanh`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        min_val: float, as in ``torch.nn.functional.hardtanh``.
+        max_val: float, as in ``torch.nn.functional.hardtanh``.
+        inplace: bool, as in ``torch.nn.functional.hardtanh``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        min_val: float = -1.0,
+        max_val: float = 1.0,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class IsfiniteFwdOp(Op):
+    """``torch.isfinite`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class IsinfFwdOp(Op):
+    """``torch.isinf`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class IsnanFwdOp(Op):
+    """``torch.isnan`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class LeFwdOp(Op):
+    """``torch.le`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
 class LeakyReluFwdOp(Op):
     """``torch.nn.functional.leaky_relu`` at every element; floats are computed in float32 and rounded once.
 
@@ -263,6 +1430,608 @@ class LeakyReluFwdOp(Op):
     def __init__(
         self,
         negative_slope: float = 0.01,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class LerpFwdOp(Op):
+    """``torch.lerp`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        weight: float, as in ``torch.lerp``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, end)`` with A: Shape, B: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - end: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        weight: float,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        end: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            end: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        end: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            end: T [*B]
+        """
+
+class LerpTensorFwdOp(Op):
+    """``torch.lerp`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, end, weight)`` with A: Shape, B: Shape, W: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - end: ``[*B]``, T; any strides.
+        - weight: ``[*W]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B, W)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        end: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            end: T [*B]
+            weight: T [*W]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        end: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            end: T [*B]
+            weight: T [*W]
+        """
+
+class Log1pFwdOp(Op):
+    """``torch.log1p`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class LogFwdOp(Op):
+    """``torch.log`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class LogicalAndFwdOp(Op):
+    """``torch.logical_and`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class LogicalNotFwdOp(Op):
+    """``torch.logical_not`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class LogicalOrFwdOp(Op):
+    """``torch.logical_or`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class LtFwdOp(Op):
+    """``torch.lt`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class MaskedFillFwdOp(Op):
+    """``torch.masked_fill`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, mask, value)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - mask: ``[*B]``, bool; any strides.
+        - value: ``[]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        mask: torch.Tensor,
+        value: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            mask: bool [*B]
+            value: T []
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        mask: torch.Tensor,
+        value: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            mask: bool [*B]
+            value: T []
+        """
+
+class MaskedFillScalarFwdOp(Op):
+    """``torch.masked_fill`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        value: Number, as in ``torch.masked_fill``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, mask)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - mask: ``[*B]``, bool; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        value: int | float | bool,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            mask: bool [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            mask: bool [*B]
+        """
+
+class MaximumFwdOp(Op):
+    """``torch.maximum`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class MinimumFwdOp(Op):
+    """``torch.minimum`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class MishFwdOp(Op):
+    """``torch.nn.functional.mish`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        inplace: bool, as in ``torch.nn.functional.mish``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
         *,
         inplace: bool = False,
         target: str | None = None,
@@ -333,6 +2102,276 @@ class MulFwdOp(Op):
             other: T [*B]
         """
 
+class NanToNumFwdOp(Op):
+    """``torch.nan_to_num`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        nan: float, as in ``torch.nan_to_num``.
+        posinf: float | None, as in ``torch.nan_to_num``.
+        neginf: float | None, as in ``torch.nan_to_num``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        nan: float = 0.0,
+        posinf: float | None = None,
+        neginf: float | None = None,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class NeFwdOp(Op):
+    """``torch.ne`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 |
+        float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, bool.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class NegFwdOp(Op):
+    """``torch.neg`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class PowFwdOp(Op):
+    """``torch.pow`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, exponent)`` with A: Shape, B: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - exponent: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        exponent: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            exponent: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        exponent: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            exponent: T [*B]
+        """
+
+class PreluFwdOp(Op):
+    """``torch.nn.functional.prelu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, weight)`` with A: Shape, W: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - weight: ``[*W]``, T; any strides.
+
+        Returns `output`: ``[*A]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            weight: T [*W]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            weight: T [*W]
+        """
+
+class ReciprocalFwdOp(Op):
+    """``torch.reciprocal`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, promote_int_to_float(T).
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
 class ReluFwdOp(Op):
     """``torch.nn.functional.relu`` at every element; floats are computed in float32 and rounded once.
 
@@ -355,6 +2394,263 @@ class ReluFwdOp(Op):
         self,
         *,
         inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class RemainderFwdOp(Op):
+    """``torch.remainder`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input, other)`` with A: Shape, B: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class RoundFwdOp(Op):
+    """``torch.round`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        decimals: int, as in ``torch.round``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        decimals: int = 0,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class RsqrtFwdOp(Op):
+    """``torch.rsqrt`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class SeluFwdOp(Op):
+    """``torch.nn.functional.selu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        inplace: bool, as in ``torch.nn.functional.selu``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class SigmoidFwdOp(Op):
+    """``torch.sigmoid`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class SignFwdOp(Op):
+    """``torch.sign`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[bool | uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
         target: str | None = None,
     ) -> None: ...
     def __call__(  # type: ignore[override]
@@ -422,6 +2718,176 @@ class SiluAndMulFwdOp(Op):
             x: T [M, 2 * N]
         """
 
+class SiluFwdOp(Op):
+    """``torch.nn.functional.silu`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        inplace: bool, as in ``torch.nn.functional.silu``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        inplace: bool = False,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class SinFwdOp(Op):
+    """``torch.sin`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class SoftplusFwdOp(Op):
+    """``torch.nn.functional.softplus`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        beta: float, as in ``torch.nn.functional.softplus``.
+        threshold: float, as in ``torch.nn.functional.softplus``.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        beta: float = 1.0,
+        threshold: float = 20.0,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class SqrtFwdOp(Op):
+    """``torch.sqrt`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
 class SubFwdOp(Op):
     """``torch.sub`` at every element; floats are computed in float32 and rounded once.
 
@@ -467,6 +2933,141 @@ class SubFwdOp(Op):
         """Runs the op; the manifest declares the tensors.
 
         Args:
+            input: T [*A]
+            other: T [*B]
+        """
+
+class TanhFwdOp(Op):
+    """``torch.tanh`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[float16 | bfloat16 | float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class TruncFwdOp(Op):
+    """``torch.trunc`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)`` with S: Shape, T: DType[uint8 | int8 | int16 | int32 | int64 | float16 | bfloat16 |
+        float32]:
+
+        - input: ``[*S]``, T; any strides.
+
+        Returns `output`: ``[*S]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+
+class WhereFwdOp(Op):
+    """``torch.where`` at every element; floats are computed in float32 and rounded once.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(condition, input, other)`` with C: Shape, A: Shape, B: Shape, T: DType[bool | uint8 | int8 | int16 |
+        int32 | int64 | float16 | bfloat16 | float32]:
+
+        - condition: ``[*C]``, bool; any strides.
+        - input: ``[*A]``, T; any strides.
+        - other: ``[*B]``, T; any strides.
+
+        Returns `output`: ``[*broadcast(C, A, B)]``, T.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+        DispatchError: no kernel serves the call on this device.
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        condition: torch.Tensor,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            condition: bool [*C]
+            input: T [*A]
+            other: T [*B]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        condition: torch.Tensor,
+        input: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            condition: bool [*C]
             input: T [*A]
             other: T [*B]
         """

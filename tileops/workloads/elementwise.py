@@ -5,7 +5,7 @@ Most follow a function of PyTorch: that one, on float64 copies, is the reference
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -39,6 +39,16 @@ def add(a: torch.Tensor, b: torch.Tensor, *, alpha: int | float = 1) -> torch.Te
     return exactly(torch.add)(a, b, alpha=alpha)
 
 
+def _prelu(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.prelu(input, weight.reshape(-1))
+
+
+def _clamp_tensor(
+    input: torch.Tensor, min: torch.Tensor | None = None, max: torch.Tensor | None = None
+) -> torch.Tensor:
+    return torch.clamp(input, min, max)
+
+
 def exactly(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` on float64 copies of float tensors, on the others as they are; it writes none of its arguments."""
 
@@ -51,20 +61,89 @@ def exactly(function: Callable[..., Any]) -> Callable[..., Any]:
     return reference
 
 
+def _nan_to_num(input: torch.Tensor, **params: Any) -> torch.Tensor:
+    return torch.nan_to_num(input, **params)
+
+
 def _like(op: str, function: Callable[..., Any], name: str = "") -> Workload:
     """An operator that a function of PyTorch defines, called alike."""
     return Workload(op, exactly(function), torch={name or f"torch.{function.__name__}": function})
+
+
+def _pairs(ops: Mapping[str, Callable[..., Any]]) -> list[Workload]:
+    return [_like(f"{op}FwdOp", function) for op, function in ops.items()]
 
 
 WORKLOADS = (
     Workload("SiluAndMulFwdOp", exactly(_silu_and_mul), torch={"silu*mul": _silu_and_mul}),
     Workload("GeluAndMulFwdOp", exactly(_gelu_and_mul), torch={"gelu*mul": _gelu_and_mul}),
     Workload("GeluTanhAndMulFwdOp", exactly(_gelu_tanh_and_mul), torch={"gelu*mul": _gelu_tanh_and_mul}),
-    _like("AddFwdOp", torch.add),
-    _like("SubFwdOp", torch.sub),
-    _like("MulFwdOp", torch.mul),
-    _like("EqFwdOp", torch.eq),
-    _like("ExpFwdOp", torch.exp),
-    _like("ReluFwdOp", F.relu),
-    _like("LeakyReluFwdOp", F.leaky_relu),
+    *_pairs(
+        {
+            "Add": torch.add,
+            "Sub": torch.sub,
+            "Mul": torch.mul,
+            "Div": torch.div,
+            "Remainder": torch.remainder,
+            "Pow": torch.pow,
+            "FloorDivide": torch.floor_divide,
+            "Lerp": torch.lerp,
+            "LerpTensor": torch.lerp,
+            "Maximum": torch.maximum,
+            "Minimum": torch.minimum,
+            "Eq": torch.eq,
+            "Ne": torch.ne,
+            "Gt": torch.gt,
+            "Lt": torch.lt,
+            "Ge": torch.ge,
+            "Le": torch.le,
+            "LogicalAnd": torch.logical_and,
+            "LogicalOr": torch.logical_or,
+            "LogicalNot": torch.logical_not,
+            "BitwiseAnd": torch.bitwise_and,
+            "BitwiseOr": torch.bitwise_or,
+            "BitwiseXor": torch.bitwise_xor,
+            "BitwiseNot": torch.bitwise_not,
+            "Exp": torch.exp,
+            "Expm1": torch.expm1,
+            "Log": torch.log,
+            "Log1p": torch.log1p,
+            "Sqrt": torch.sqrt,
+            "Rsqrt": torch.rsqrt,
+            "Reciprocal": torch.reciprocal,
+            "Abs": torch.abs,
+            "Neg": torch.neg,
+            "Sign": torch.sign,
+            "Sin": torch.sin,
+            "Cos": torch.cos,
+            "Tanh": torch.tanh,
+            "Sigmoid": torch.sigmoid,
+            "Erf": torch.erf,
+            "Floor": torch.floor,
+            "Ceil": torch.ceil,
+            "Round": torch.round,
+            "Trunc": torch.trunc,
+            "Isnan": torch.isnan,
+            "Isinf": torch.isinf,
+            "Isfinite": torch.isfinite,
+            "Relu": F.relu,
+            "Silu": F.silu,
+            "Hardswish": F.hardswish,
+            "Hardsigmoid": F.hardsigmoid,
+            "Mish": F.mish,
+            "Selu": F.selu,
+            "LeakyRelu": F.leaky_relu,
+            "Elu": F.elu,
+            "Hardtanh": F.hardtanh,
+            "Gelu": F.gelu,
+            "Softplus": F.softplus,
+            "Prelu": _prelu,
+            "NanToNum": _nan_to_num,
+            "ClampTensor": _clamp_tensor,
+            "ClampScalar": torch.clamp,
+            "Where": torch.where,
+            "MaskedFill": torch.masked_fill,
+            "MaskedFillScalar": torch.masked_fill,
+        }
+    ),
 )

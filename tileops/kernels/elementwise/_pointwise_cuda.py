@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,7 @@ def dense(
     in_place: bool,
 ) -> Callable[..., None]:
     """``kernel(count, *addresses, *scalars)``: contiguous runs of `count` elements, the output's address last."""
-    compute, inputs = _function(function, inputs, scalars, options)
+    compute = _function(function, options)
     many = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place)
     one = lang.pointwise(compute, inputs, output, 1, scalars=scalars, in_place=in_place)
     dtypes = [*(dtype for dtype in inputs if dtype is not None), output]
@@ -63,7 +62,7 @@ def strided(
     `lang.walk`). An operand whose innermost step is 0 is a single element that broadcasts; the elements of the others
     are neighbours, unless a group is one element.
     """
-    compute, inputs = _function(function, inputs, scalars, options)
+    compute = _function(function, options)
     step = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place, spreads=True)
     tensors = 1 + sum(dtype is not None for dtype in inputs)
     locate = lang.walk_from(axes, tensors)
@@ -81,13 +80,7 @@ def strided(
     return kernel
 
 
-def _function(
-    name: str, inputs: Dtypes, scalars: Dtypes, options: tuple[tuple[str, Any], ...]
-) -> tuple[Callable[..., Any], Dtypes]:
-    """The scalar function with its options fixed, and the formats of the tensors that it takes: a call has None for
-    those of other functions, and for those that its own caller left out.
-    """
+def _function(name: str, options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    """The scalar function with its options fixed."""
     function = functions.find(name)
-    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    tensors = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) - len(scalars)
-    return functools.wraps(function)(functools.partial(function, **dict(options))), inputs[:tensors]
+    return functools.wraps(function)(functools.partial(function, **dict(options)))

@@ -21,7 +21,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -162,6 +162,8 @@ def _float32_bits(value: float | int) -> int:
 class ElementwiseCpuKernel(Kernel):
     """Base of the elementwise CPU kernels. A subclass adds its interface and states the operator."""
 
+    #: The launch tensors, from the interface of each subclass.
+    tensors: ClassVar[tuple[str, ...]]
     devices = frozenset({"cpu"})
     tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8), "streaming": (False, True)})
 
@@ -228,7 +230,8 @@ class ElementwiseCpuKernel(Kernel):
         entry = self.entries["main"].launch
         if plan.form == "tiles":
             return _bind_tiles(entry, limit, plan.units, geometry, constants, sources)
-        return _bind_rows(entry, limit, plan.units, geometry, constants, sources)
+        arity = len(self.tensors) - 1 if sources == [(place, 0) for place in range(len(self.tensors) - 1)] else 0
+        return _bind_rows(entry, limit, plan.units, geometry, constants, sources, arity)
 
 
 _Words = ctypes.Array[ctypes.c_int64]
@@ -241,18 +244,19 @@ def _bind_rows(
     geometry: _Words,
     constants: _Words,
     sources: list[tuple[int, int]],
+    arity: int,
 ) -> Callable[..., None]:
-    """The launcher of the rows form; one or two whole tensors, the common cases, are read without a loop."""
+    """The launcher of the rows form; one or two whole tensors, as `arity` says, are read without a loop."""
     where, scalars, team = ctypes.addressof(geometry), ctypes.addressof(constants), parallel.team
     # The default argument keeps the memory behind the addresses alive as long as the launcher.
     keep = (geometry, constants)
-    if sources == [(0, 0)]:
+    if arity == 1:
 
         def unary(a: Any, output: Any, _keep: Any = keep) -> None:
             entry(team(limit) if limit else 0, units, where, scalars, a.data_ptr(), 0, 0, output.data_ptr())
 
         return unary
-    if sources == [(0, 0), (1, 0)]:
+    if arity == 2:
 
         def binary(a: Any, b: Any, output: Any, _keep: Any = keep) -> None:
             threads = team(limit) if limit else 0

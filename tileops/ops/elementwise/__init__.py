@@ -15,6 +15,9 @@ from tileops import manifest
 _WRITTEN = {
     "GeluAndMulFwdOp": "gated",
     "GeluTanhAndMulFwdOp": "gated",
+    "NanToNumFwdOp": "variations",
+    "PreluFwdOp": "variations",
+    "RoundFwdOp": "variations",
     "SiluAndMulFwdOp": "gated",
 }
 

@@ -8,8 +8,48 @@ from tileops.jit import lang
 
 
 def relu(x: Any) -> Any:
-    return lang.max_nan(x, 0.0)
+    return lang.maximum(x, 0.0)
 
 
 def leaky_relu(x: Any, negative_slope: Any) -> Any:
     return lang.select(x > 0.0, x, x * negative_slope)
+
+
+def prelu(x: Any, weight: Any) -> Any:
+    return lang.select(x > 0.0, x, x * weight)
+
+
+def elu(x: Any, alpha: Any) -> Any:
+    return lang.elu(x, alpha)
+
+
+def selu(x: Any) -> Any:
+    return lang.selu(x)
+
+
+def silu(x: Any) -> Any:
+    return lang.silu(x)
+
+
+def mish(x: Any) -> Any:
+    return lang.mish(x)
+
+
+def softplus(x: Any, beta: Any, threshold: Any) -> Any:
+    return lang.softplus(x, beta, threshold)
+
+
+def gelu(x: Any, *, approximate: str) -> Any:
+    return lang.gelu_tanh(x) if approximate == "tanh" else lang.gelu(x)
+
+
+def hardsigmoid(x: Any) -> Any:
+    return lang.hardsigmoid(x)
+
+
+def hardswish(x: Any) -> Any:
+    return lang.hardswish(x)
+
+
+def hardtanh(x: Any, low: Any, high: Any) -> Any:
+    return lang.minimum(lang.maximum(x, low), high)

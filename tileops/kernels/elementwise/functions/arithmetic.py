@@ -1,4 +1,4 @@
-"""Arithmetic of two tensors."""
+"""Arithmetic of two tensors, and of three."""
 
 from __future__ import annotations
 
@@ -19,3 +19,39 @@ def sub(a: Any, b: Any, alpha: Any) -> Any:
 
 def mul(a: Any, b: Any) -> Any:
     return a & b if lang.is_mask(a) else a * b
+
+
+def div(a: Any, b: Any, *, rounding_mode: str | None) -> Any:
+    if rounding_mode == "floor":
+        return lang.floor_divide(a, b)
+    return a / b if rounding_mode is None else lang.trunc(a / b)
+
+
+def floor_divide(a: Any, b: Any) -> Any:
+    return lang.floor_divide(a, b)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    return lang.remainder(a, b)
+
+
+def pow(a: Any, exponent: Any) -> Any:
+    return lang.power(a, exponent)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    return lang.maximum(a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    return lang.minimum(a, b)
+
+
+def lerp(start: Any, end: Any, weight: Any) -> Any:
+    # From the nearer end: exact at both, and monotonic.
+    way = end - start
+    return lang.select(lang.abs_(weight) < 0.5, lang.fma(weight, way, start), lang.fma(weight - 1.0, way, end))
+
+
+def lerp_tensor(start: Any, end: Any, weight: Any) -> Any:
+    return lerp(start, end, weight)

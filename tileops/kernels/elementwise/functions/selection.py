@@ -1,0 +1,34 @@
+"""Choices among elements: by a condition, by bounds, by what is not a number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tileops.jit import lang
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    return lang.select(condition, a, b)
+
+
+def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    return lang.select(mask, value, x)
+
+
+def masked_fill_scalar(x: Any, mask: Any, value: Any) -> Any:
+    return lang.select(mask, value, x)
+
+
+def clamp_scalar(x: Any, low: Any, high: Any) -> Any:
+    x = x if low is None else lang.maximum(x, low)
+    return x if high is None else lang.minimum(x, high)
+
+
+def clamp_tensor(x: Any, low: Any, high: Any) -> Any:
+    return clamp_scalar(x, low, high)
+
+
+def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
+    finite = lang.select(x == math.inf, posinf, lang.select(x == -math.inf, neginf, x))
+    return lang.select(x != x, nan, finite)
