@@ -21,14 +21,14 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec
+from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec, interface_of
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 #: Tensor operands that a kernel takes.
@@ -162,8 +162,6 @@ def _float32_bits(value: float | int) -> int:
 class ElementwiseCpuKernel(Kernel):
     """Base of the elementwise CPU kernels. A subclass adds its interface and states the operator."""
 
-    #: The launch tensors, from the interface of each subclass.
-    tensors: ClassVar[tuple[str, ...]]
     devices = frozenset({"cpu"})
     tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8), "streaming": (False, True)})
 
@@ -230,7 +228,8 @@ class ElementwiseCpuKernel(Kernel):
         entry = self.entries["main"].launch
         if plan.form == "tiles":
             return _bind_tiles(entry, limit, plan.units, geometry, constants, sources)
-        arity = len(self.tensors) - 1 if sources == [(place, 0) for place in range(len(self.tensors) - 1)] else 0
+        inputs = len(interface_of(type(self)).tensors) - 1
+        arity = inputs if sources == [(place, 0) for place in range(inputs)] else 0
         return _bind_rows(entry, limit, plan.units, geometry, constants, sources, arity)
 
 
