@@ -108,7 +108,7 @@ def _inputs(form: Form) -> tuple[np.ndarray, ...]:
     half = form.name in ("cvt.f32.f16",)
     for position, kind in enumerate(form.sources):
         pool = np.arange(1 << 16, dtype=np.uint16) if half else _pool(kind, rng, moderate=moderate)
-        if form.name.startswith(("shl", "shr")) and position == 1:
+        if (form.name.startswith(("shl", "shr")) and position == 1) or (form.name.startswith("bfi") and position > 1):
             pool = np.arange(70, dtype=np.uint32)
         if form.name.startswith(("div.s", "div.u", "rem.s", "rem.u")) and position == 1:
             # Division by zero, and of the smallest integer by -1, are undefined.
@@ -182,7 +182,7 @@ def _words(count: int, seed: int = 7) -> np.ndarray:
 
 def _structural() -> Iterator[Case]:
     for path in ("", ".nc"):
-        for kind, lanes in (("b16", 1), ("b32", 1), ("b32", 2), ("b32", 4), ("b64", 1)):
+        for kind, lanes in (("b8", 1), ("b16", 1), ("b32", 1), ("b32", 2), ("b32", 4), ("b64", 1)):
             yield _copy(path, kind, lanes)
     for mode, lane in (("bfly", 5), ("up", 3), ("down", 7), ("idx", 11)):
         yield _shuffle(mode, lane)
@@ -200,7 +200,7 @@ def _copy(path: str, kind: str, lanes: int) -> Case:
     group = names[0] if lanes == 1 else "{" + ",".join(names) + "}"
     size = PTX_TYPES[kind].itemsize * lanes
     lines = [
-        f".reg .{kind} {', '.join(names)};",
+        f".reg .{'b16' if kind == 'b8' else kind} {', '.join(names)};",
         f"mad.wide.u32 %address, %i, {size}, %in0;",
         f"{load} {group}, [%address];",
         f"mad.wide.u32 %address, %i, {size}, %out;",

@@ -165,6 +165,8 @@ _CONVERSIONS = ["cvt.rn.f32.f64", "cvt.f64.f32", "cvt.rn.f16.f32", "cvt.f32.f16"
 for _source in ("u16", "s16", "u32", "s32", "u64", "s64"):
     _CONVERSIONS += [f"cvt.rn.f32.{_source}", f"cvt.rn.f64.{_source}"]
     _CONVERSIONS += [f"cvt.{_target}.{_source}" for _target in ("u8", "s8", *_INTEGERS) if _target != _source]
+for _source in ("u8", "s8"):
+    _CONVERSIONS += [f"cvt.rn.f32.{_source}", *(f"cvt.{_target}.{_source}" for _target in _INTEGERS)]
 for _float in ("f32", "f64"):
     for _rounding in ("rzi", "rni", "rmi", "rpi"):
         _CONVERSIONS += [f"cvt.{_rounding}.{_target}.{_float}" for _target in ("u32", "s32", "u64", "s64")]
@@ -178,7 +180,10 @@ def _conversion(name: str) -> Form:
     registers = {"f16": "b16", "bf16": "b16", "u8": "u16", "s8": "s16"}
 
     def compute(value: np.ndarray) -> np.ndarray:
-        result = convert(value.view(PTX_TYPES[source]), target, rounding)
+        # An 8-bit source is the low byte of a wider register.
+        held_as = PTX_TYPES[source]
+        value = value.view(held_as) if held_as.itemsize == value.dtype.itemsize else value.astype(held_as)
+        result = convert(value, target, rounding)
         held = PTX_TYPES[registers.get(target, target)]
         return result.view(held) if result.dtype.itemsize == held.itemsize else result.astype(held)
 
@@ -213,3 +218,16 @@ def _permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
 
 
 _form("prmt.b32", "b32", "b32 b32 b32", _permute)
+
+
+def _insert(a: np.ndarray, b: np.ndarray, position: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """``bfi``: the low `length` bits of `a` in place of those of `b` from `position` on; none beyond the top."""
+    position, length = position & np.uint32(255), length & np.uint32(255)
+    one, all_ones = np.ones_like(a), ~np.zeros_like(a)
+    below = np.where(length < a.dtype.itemsize * 8, shift_left(one, length) - one, all_ones)
+    field = shift_left(below, position)
+    return (b & ~field) | (shift_left(a, position) & field)
+
+
+for _t in ("b32", "b64"):
+    _form(f"bfi.{_t}", _t, f"{_t} {_t} u32 u32", _insert)
