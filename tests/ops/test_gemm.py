@@ -141,6 +141,89 @@ def test_nan_and_infinity_stay_where_they_belong(dtype: torch.dtype, m: int) -> 
         check(GemmFwdOp()(a, b), gemm.gemm(a, b), context=f"infinity meets {value}")
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sums_of_integers_are_exact(dtype: torch.dtype) -> None:
+    """Whatever a product is taken apart into: all that float32 holds on the way is exact, and rounded once."""
+    generator = inputs.generator("GemmFwdOp", "integers")
+    op, ones = GemmFwdOp(), on_device(torch.ones(33, 64, dtype=dtype))
+    assert (op(ones, ones) == 64).all()
+    # The last pair has numbers that need three parts of eight bits.
+    for k, large, small in ((64, 9, 9), (2048, 9, 9), (100, 128, 128), (30, 1 << 18, 2)):
+        if dtype != torch.float32 and large > 128:
+            continue
+        for m in (1, 16, 40):
+            a = torch.randint(1 - large, large, (m, k), generator=generator).double()
+            b = torch.randint(1 - small, small, (50, k), generator=generator).double()
+            for left, right in ((a, b), (b, a)):
+                d = op(on_device(left.to(dtype)), on_device(right.to(dtype)))
+                assert torch.equal(d.cpu(), (left @ right.t()).to(dtype)), f"M={m} K={k} below {large} and {small}"
+
+
+def test_a_product_with_the_identity_is_exact() -> None:
+    """Every float32 from 2**-102 to the largest, and nothing overflows or is lost on the way."""
+    generator = inputs.generator("GemmFwdOp", "bits")
+    x = torch.randint(-(1 << 31), 1 << 31, (200, 40), generator=generator).to(torch.int32).view(torch.float32)
+    largest = torch.finfo(torch.float32).max
+    x = torch.where(x.isfinite() & (x.abs() > 2.0**-102), x, largest)
+    x[1], x[2] = -largest, torch.arange(0x7F7F7FEC, 0x7F7F8014, dtype=torch.int32).view(torch.float32)
+    one = torch.eye(40)
+    assert torch.equal(GemmFwdOp()(on_device(x), on_device(one)).cpu(), x)
+    assert torch.equal(GemmFwdOp()(on_device(one), on_device(x)).cpu(), x.t())
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-8), (torch.float16, 3e-6)])
+def test_errors_have_no_preferred_sign(dtype: torch.dtype, most: float) -> None:
+    generator = inputs.generator("GemmFwdOp", "positive")
+    a, b = ((torch.rand(rows, 64, generator=generator) + 1).to(dtype) for rows in (100, 300))
+    want = gemm.gemm(a, b)
+    d = GemmFwdOp()(on_device(a), on_device(b)).cpu().double()
+    assert abs(float(((d - want) / want).mean())) < most
+
+
+@pytest.mark.parametrize("m", [1, 16, 44])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_and_extreme_products_are_those_of_torch(dtype: torch.dtype, m: int) -> None:
+    largest, least = torch.finfo(dtype).max, torch.finfo(dtype).tiny
+    values = [
+        torch.inf,
+        -torch.inf,
+        torch.nan,
+        0.0,
+        -0.0,
+        largest,
+        -largest,
+        least,
+        1.0,
+        -2.5,
+        257.0,
+        0.1,
+        65537.0,
+        3e4,
+    ]
+    if dtype != torch.float16:
+        values += [1e-30, -1e20, 16777215.0, 1.9999999]
+    b = torch.tensor(values).to(dtype)[:, None]
+    if dtype == torch.float32:
+        b[2] = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)  # a NaN with no bit in its upper half
+    a = b[torch.arange(m) % len(b)]
+    d = GemmFwdOp()(on_device(a), on_device(b)).cpu()
+    want = (a.float() * b.float().t()).to(dtype)
+    # AMX takes subnormal numbers for zeros.
+    torch.testing.assert_close(d, want, rtol=1e-6, atol=least, equal_nan=True)
+
+
+def test_results_just_below_the_largest_number_are_finite() -> None:
+    """Also where parts of the operands, rounded up, would give an infinite product."""
+    largest = torch.finfo(torch.float32).max
+    a = torch.rand(64, generator=inputs.generator("GemmFwdOp", "large")) * 3 + 1e4
+    for scale in (1.0, 2.0**60, 2.0**-10, 2.0**100):
+        left = a * scale
+        right = (largest * (1 - 1e-6) / left.double()).float()
+        d = GemmFwdOp()(on_device(left.diag()), on_device(right.diag())).cpu()
+        torch.testing.assert_close(d.diag(), left * right, rtol=1e-6, atol=0.0)
+        assert (d - d.diag().diag() == 0).all()
+
+
 def test_results_overflow_as_rounding_does() -> None:
     a = on_device(torch.full((40, 64), 300.0, dtype=torch.float16))
     for rows in (a[:1], a):

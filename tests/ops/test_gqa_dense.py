@@ -243,6 +243,15 @@ def test_logits_far_below_zero(dtype: torch.dtype, S_q: int) -> None:
     check(o, want)
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-8), (torch.float16, 1e-6)])
+def test_errors_have_no_preferred_sign(dtype: torch.dtype, most: float) -> None:
+    q, k, _ = qkv(dtype, 40, 80)
+    v = (torch.rand(1, 80, 2, 64, generator=inputs.generator("GQADenseFwdOp", "positive")) + 1).to(dtype)
+    o = GQADenseFwdOp(is_causal=False, out_dtype=torch.float32)(q, k, v)
+    want = gqa_dense(q, k, v, is_causal=False)
+    assert abs(float(((o - want) / want).mean())) < most
+
+
 @pytest.mark.parametrize("S_q", [1, 24])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_nan_and_infinity_propagate(dtype: torch.dtype, S_q: int) -> None:

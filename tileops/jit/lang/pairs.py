@@ -13,6 +13,8 @@ from tileops.jit.lang.memory import widen
 from tileops.jit.lang.values import Value, i64
 
 _UPPER = 0xFFFF0000
+#: Bits of float32.
+_ONE, _256, _INFINITY = 0x3F800000, 0x43800000, 0x7F800000
 
 
 def load_pairs(addr: Value, count: Value | None = None) -> Value:
@@ -40,32 +42,59 @@ def split_pairs(dtype: str, words: Value) -> tuple[Value, Value]:
     return widen(dtype, Value(low)), widen(dtype, Value(high))
 
 
-def bf16_parts(x: Value, parts: int) -> list[Value]:
-    """`x` as a sum of `parts` float32 values that are exact in bfloat16, largest first.
+#: Products of parts (left, right) that make up a product, by the number of parts; each step changes one operand only.
+#: What is left out is at most 2**-16 of a product of two parts, and 2**-21 (2**-25 in the mean square) of one of three.
+#: The last parts come before the middle ones, which may be rounded up: no sum on the way exceeds a result that is just
+#: below the largest number.
+PART_PRODUCTS = {
+    1: ((0, 0),),
+    2: ((1, 0), (0, 0), (0, 1)),
+    3: ((0, 2), (0, 0), (2, 0), (1, 0), (1, 1), (0, 1)),
+}
 
-    Two parts hold every float16, three every float32 that is not close to the smallest normal number. All
-    parts have the sign of `x`, and none is zero unless `x` is: part i is between 0 and ``2**(-7 i)`` of `x`.
-    So products of parts of an infinity with parts of other numbers are the infinity (or NaN) that the whole
-    numbers would give. All parts of an infinity and of NaN are `x` itself.
+
+def bf16_parts(x: Value, parts: int) -> list[Value]:
+    """`x` as a sum of `parts` float32 values that are exact in bfloat16, largest first, to multiply by
+    `PART_PRODUCTS`.
+
+    Two parts hold every float16, three every float32 that is not close to the smallest normal number. Part n is zero
+    unless `x` has more than ``8 * (n - 1)`` significant bits, so nothing is left out of a product that the format of
+    `x` holds.
+
+    The last cut rounds to nearest: what is left out has no preferred sign. The one before it goes towards zero, as a
+    product of parts must not overflow where the product does not. So does the last one for three parts of numbers from
+    256 on, which may be met by so large ones that a part of the other sign would make NaN of an infinite result.
+
+    An infinity or NaN is its own last part, behind a first part of 1 with its sign and zeros between. So it meets the
+    first parts of other numbers only, which are zero and negative where the numbers are. (If all its parts were
+    infinite, they would meet others that are zero by chance.)
     """
+    if parts == 1:
+        return [x]
     build = context.emitter().builder
     ints = x.kind.of("i32")
 
     def number(value: int) -> ir.Constant:
         return constant(ints, value)
 
-    found, rest = [], x
-    for _ in range(parts - 1):
-        bits = build.bitcast(rest.ir, ints.ir)
-        size = build.and_(bits, number(0x7FFFFFFF))
-        special = build.or_(build.icmp_signed("==", size, number(0)), build.icmp_signed(">=", size, number(0x7F800000)))
-        # One less than the number, cut to 8 bits: strictly smaller, so that something is left for the next
-        # part.
-        cut = build.bitcast(build.and_(build.sub(bits, number(1)), number(_UPPER)), x.kind.ir)
-        left = build.fsub(rest.ir, cut)
-        found.append(Value(build.select(special, rest.ir, cut), x.kind))
-        rest = Value(build.select(special, rest.ir, left), x.kind)
-    return [*found, rest]
+    bits = build.bitcast(x.ir, ints.ir)
+    size = build.and_(bits, number(0x7FFFFFFF))
+    special = build.icmp_unsigned(">=", size, number(_INFINITY))
+    half: ir.Value = number(0x8000)
+    if parts == 3:
+        half = build.select(build.icmp_unsigned(">=", size, number(_256)), number(0), half)
+    # Taken from an infinity, this leaves the infinity, and from NaN a NaN that stays one when cut to 16 bits.
+    one = build.bitcast(build.or_(build.and_(bits, number(0x80000000)), number(_ONE)), x.kind.ir)
+    found, rest = [], x.ir
+    for index in range(parts - 1):
+        bits = build.bitcast(rest, ints.ir)
+        if index == parts - 2:
+            bits = build.add(bits, half)
+        part = build.bitcast(build.and_(bits, number(_UPPER)), x.kind.ir)
+        part = build.select(special, constant(x.kind, 0.0) if index else one, part)
+        found.append(Value(part, x.kind))
+        rest = build.fsub(rest, part)
+    return [*found, Value(rest, x.kind)]
 
 
 def join_bf16(low: Value, high: Value) -> Value:
@@ -87,4 +116,4 @@ def store_bf16_flushed(addr: Value, first: Value, second: Value) -> None:
     emit.builder.store(bits, pointer, align=2)
 
 
-__all__ = ["bf16_parts", "join_bf16", "load_pairs", "split_pairs", "store_bf16_flushed"]
+__all__ = ["PART_PRODUCTS", "bf16_parts", "join_bf16", "load_pairs", "split_pairs", "store_bf16_flushed"]

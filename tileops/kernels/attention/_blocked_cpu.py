@@ -390,19 +390,17 @@ def _weigh(form: str, weight_part: int):
 
 
 def _parts(weight, parts):
-    """A weight in [0, 1], or NaN, as a sum of bfloat16; none of several parts is 0 unless the weight is.
+    """A weight in [0, 1], or NaN, as a sum of bfloat16: `bf16_parts` with less to ask for.
 
-    (`bf16_parts` with less to ask for.) A single part is rounded to nearest, ties up.
+    A single part is rounded to nearest, ties up.
     """
-    if parts == 1:
-        return [lang.as_float(lang.as_int(weight) + 0x8000)]
     found = []
-    for _ in range(parts - 1):
+    for left in range(parts - 1, 0, -1):
         bits = lang.as_int(weight)
-        part = lang.as_float(lang.select(bits > 0, bits - 1, bits) & -0x10000)
+        part = lang.as_float((bits + 0x8000 if left == 1 else bits) & -0x10000)
         found.append(part)
         weight = weight - part
-    return [*found, weight]
+    return [*found, weight] if found else [lang.as_float(lang.as_int(weight) + 0x8000)]
 
 
 def _scale_rows():

@@ -15,8 +15,8 @@ A *form* says what words are and what multiplies them:
     pairs               pairs of bfloat16, on the vector units
     amx1, amx2, amx3    pairs of bfloat16 on AMX: bfloat16 itself, float16 as a sum of two parts, float32 of three
 
-Parts (`tileops.jit.lang.pairs.bf16_parts`) hold their number exactly. The products of parts that are dropped are
-below 2**-14 of the whole for float16, 2**-21 for float32.
+Parts (`tileops.jit.lang.pairs.bf16_parts`) hold their number exactly. The products of parts that are dropped are at
+most 2**-16 of the whole for float16, 2**-21 for float32, and have no preferred sign.
 """
 
 from __future__ import annotations
@@ -24,20 +24,13 @@ from __future__ import annotations
 from typing import Any
 
 from tileops.jit import lang
-from tileops.jit.lang.pairs import bf16_parts, join_bf16, split_pairs
+from tileops.jit.lang.pairs import PART_PRODUCTS, bf16_parts, join_bf16, split_pairs
 
 TILE_ROWS = 16
 TILE_WORDS = 16
 TILE_BYTES = 1024
 ROW_BYTES = 64
 BLOCK_ROWS = 32
-
-#: Products of parts (left, right), in an order in which successive ones share an operand.
-_PART_PRODUCTS = {
-    "amx1": ((0, 0),),
-    "amx2": ((0, 1), (0, 0), (1, 0)),
-    "amx3": ((0, 2), (0, 1), (0, 0), (1, 0), (1, 1), (2, 0)),
-}
 
 
 def parts_of(form: str) -> int:
@@ -77,7 +70,7 @@ def _amx_product(form: str, accumulate: bool) -> lang.Word:
 
         def step(k, _):
             loaded: tuple[Any, Any] = (None, None)
-            for left, right in _PART_PRODUCTS[form]:
+            for left, right in PART_PRODUCTS[parts_of(form)]:
                 rows, columns = a + a_next * k + a_part * left, b + k * TILE_BYTES + b_part * right
                 # Loads and products by turns, as far as an operand is not there already.
                 if loaded[0] != left:

@@ -26,13 +26,6 @@ _SIGNATURE = (
 )
 #: Lines that the vector tile fetches ahead of its loads.
 _AHEAD = 8
-#: Products of parts (left, right) in the order of issue: each step changes one operand only. What is left out is on
-#: average 2**-16 of a product for two parts and 2**-23 for three.
-_PRODUCTS = {
-    1: ((0, 0),),
-    2: ((1, 0), (0, 0), (0, 1)),
-    3: ((2, 0), (0, 0), (1, 0), (1, 1), (0, 1), (0, 2)),
-}
 
 Words = tuple[Any, Any, Any]
 
@@ -163,7 +156,7 @@ def amx_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) ->
             left_at, right_at = a + k * a_step, b + k * (parts * amx_bytes)
             lefts, rights = (left_at, left_at + 16 * a_row), (right_at, right_at + stride)
             held: list[int | None] = [None, None]
-            for left, right in _PRODUCTS[parts]:
+            for left, right in pairs.PART_PRODUCTS[parts]:
                 if held[1] != right:
                     for i in (0, 1):
                         t.amx_load(6 + i, rights[i] + right * amx_bytes, _forms.LINE)

@@ -9,9 +9,10 @@ Four ways, by the number of rows M of the result:
   already, or, where very many rows share the cost, packed as a whole first), and a register tile does the rest.
 
 All compute in float32 and round once. On AMX, which multiplies bfloat16 and sums in float32, the blocks of float16 and
-float32 are sums of two and three bfloat16 (`lang.pairs.bf16_parts`): the parts are exact, and the products left out are
-on average 2**-16 of a product for float16 and 2**-23 for float32, less than what the rounding of the sum costs. AMX
-takes subnormal numbers for zeros: float32 parts below 2**-126 vanish, so operands below about 2**-102 lose precision.
+float32 are sums of two and three bfloat16 (`lang.pairs.bf16_parts`). The parts are exact, and so are products that the
+format holds, such as those of small integers; of others, 2**-18 is left out for float16 and 2**-25 for float32 (mean
+square), as often too much as too little. That is less than what the rounding of the sum costs. AMX takes subnormal
+numbers for zeros: float32 parts below 2**-126 vanish, so operands below about 2**-102 lose precision.
 """
 
 from __future__ import annotations
