@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from tileops.attention import GQADenseFwdOp
-from tileops.elementwise import AddFwdOp, GeluAndMulFwdOp, GeluTanhAndMulFwdOp, SiluAndMulFwdOp
+from tileops.elementwise import AddFwdOp, GeluAndMulFwdOp, GeluTanhAndMulFwdOp, SiluAndMulBwdOp, SiluAndMulFwdOp
 from tileops.gemm import GemmFwdOp, PackedWeight, pack
 from tileops.norm import RMSNormBwdOp, RMSNormFwdOp
 from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
@@ -17,6 +17,7 @@ from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
 
 def elementwise(x: torch.Tensor) -> torch.Tensor:
     halved: torch.Tensor = SiluAndMulFwdOp()(x)
+    assert SiluAndMulBwdOp()(halved, x).shape == x.shape
     quarter: torch.Tensor = GeluAndMulFwdOp()(halved) + GeluTanhAndMulFwdOp()(halved)
     return AddFwdOp(alpha=0.5)(quarter, quarter)
 

@@ -67,6 +67,7 @@ __all__ = [
     "SeluFwdOp",
     "SigmoidFwdOp",
     "SignFwdOp",
+    "SiluAndMulBwdOp",
     "SiluAndMulFwdOp",
     "SiluFwdOp",
     "SinFwdOp",
@@ -2670,6 +2671,57 @@ class SignFwdOp(Op):
 
         Args:
             input: T [*S]
+        """
+
+class SiluAndMulBwdOp(Op):
+    """Gradient of `SiluAndMulFwdOp` with respect to `x`.
+
+    Follows ``torch.autograd.grad`` of ``silu(x[:, :N]) * x[:, N:]``, NaN for infinite gates included; float32 inside,
+    rounded once. `backward()` through `SiluAndMulFwdOp` calls this operator. It has no gradient formula of its own.
+
+    Args:
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(grad_out, x)``
+
+        - grad_out: ``[M, N]``, gradient of the output, dtype of `x`, any strides.
+        - x: ``[M, 2 N]``, float16, bfloat16 or float32, any strides.
+
+        Returns `grad_x`: ``[M, 2 N]``, dtype of `x`, contiguous.
+
+    Raises:
+        CheckError: a tensor violates the manifest entry; the message names the declaration.
+
+    Example:
+        >>> grad_x = SiluAndMulBwdOp()(grad_out, gate_up)
+    """
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        grad_out: torch.Tensor,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            grad_out: T [M, N]
+            x: T [M, 2 * N]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        grad_out: torch.Tensor,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            grad_out: T [M, N]
+            x: T [M, 2 * N]
         """
 
 class SiluAndMulFwdOp(Op):

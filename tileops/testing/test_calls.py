@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from tileops import backend
 from tileops.errors import BackwardError, CheckError, DispatchError, OpNotAvailableError, TileOpsError
 from tileops.manifest.workload import Call
 from tileops.testing import calls
@@ -133,7 +134,11 @@ def test_gradients_or_a_clear_error(name: str, target: str, device: torch.device
         with pytest.raises(BackwardError, match=name):
             first.sum().backward()
         return
-    first.sum().backward()
+    try:
+        first.sum().backward()
+    except OpNotAvailableError:  # the target leaves out an operator that the formula calls
+        assert target != backend.BUILTIN
+        return
     ours = [leaf.grad for leaf in leaves if leaf.grad is not None]
     doubles = tuple(
         tensor.detach().double().requires_grad_() if tensor is not None and tensor.requires_grad else tensor

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from tileops.workloads import Workload
+from tileops.workloads.gated_backward import SILU_AND_MUL_BWD
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
@@ -75,6 +76,7 @@ def _pairs(ops: Mapping[str, Callable[..., Any]]) -> list[Workload]:
 
 
 WORKLOADS = (
+    SILU_AND_MUL_BWD,
     Workload("SiluAndMulFwdOp", exactly(_silu_and_mul), torch={"silu*mul": _silu_and_mul}),
     Workload("GeluAndMulFwdOp", exactly(_gelu_and_mul), torch={"gelu*mul": _gelu_and_mul}),
     Workload("GeluTanhAndMulFwdOp", exactly(_gelu_tanh_and_mul), torch={"gelu*mul": _gelu_tanh_and_mul}),

@@ -18,6 +18,7 @@ _WRITTEN = {
     "NanToNumFwdOp": "variations",
     "PreluFwdOp": "variations",
     "RoundFwdOp": "variations",
+    "SiluAndMulBwdOp": "silu_and_mul_bwd",
     "SiluAndMulFwdOp": "gated",
 }
 

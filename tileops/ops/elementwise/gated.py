@@ -11,7 +11,9 @@ from tileops.kernels.elementwise.gated_cpu import GatedCpuKernel
 from tileops.kernels.elementwise.gated_cuda import GatedCudaKernel
 from tileops.ops.base import Op
 from tileops.ops.elementwise.family import function_name
+from tileops.ops.elementwise.silu_and_mul_bwd import silu_and_mul_gradient
 from tileops.ops.facts import CallFacts
+from tileops.ops.gradients import Gradient
 
 
 class _GatedOp(Op):
@@ -52,6 +54,8 @@ class SiluAndMulFwdOp(_GatedOp):
     Example:
         >>> y = SiluAndMulFwdOp()(gate_up)
     """
+
+    gradient = Gradient(silu_and_mul_gradient, saves=("x",))
 
 
 class GeluAndMulFwdOp(_GatedOp):
