@@ -8,7 +8,7 @@ from tileops.jit import lang
 
 
 def relu(x: Any) -> Any:
-    return lang.maximum(x, 0.0)
+    return lang.maximum(0.0, x)  # the second where they are equal: -0 stays
 
 
 def leaky_relu(x: Any, negative_slope: Any) -> Any:
@@ -52,4 +52,4 @@ def hardswish(x: Any) -> Any:
 
 
 def hardtanh(x: Any, low: Any, high: Any) -> Any:
-    return lang.minimum(lang.maximum(x, low), high)
+    return lang.minimum(high, lang.maximum(low, x))

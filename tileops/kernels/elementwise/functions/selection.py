@@ -21,8 +21,9 @@ def masked_fill_scalar(x: Any, mask: Any, value: Any) -> Any:
 
 
 def clamp_scalar(x: Any, low: Any, high: Any) -> Any:
-    x = x if low is None else lang.maximum(x, low)
-    return x if high is None else lang.minimum(x, high)
+    # The bounds first: of zeros of both signs the second stays.
+    x = x if low is None else lang.maximum(low, x)
+    return x if high is None else lang.minimum(high, x)
 
 
 def clamp_tensor(x: Any, low: Any, high: Any) -> Any:
