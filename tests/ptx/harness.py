@@ -21,12 +21,8 @@ from tileops.kernels.base import DeviceFacts, Kernel, TensorSpec
 
 ARCHS = ("sm_80", "sm_90a")
 DTYPES = ("float32", "bfloat16", "float16")
-NUMPY = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-    "int32": np.dtype(np.int32),
-    "int64": np.dtype(np.int64),
+NUMPY = {"bfloat16": np.dtype(ml_dtypes.bfloat16)} | {
+    name: np.dtype(name) for name in ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
 }
 #: Largest error against the float64 reference, absolute and relative.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1.6e-2, "float16": 1e-3}
@@ -98,8 +94,8 @@ class Device:
         return FakeTensor(values, dtype, self.memory.place(values, offset=offset, writable=output))
 
     def empty(self, shape: Sequence[int], dtype: str, *, storage_offset: int = 0) -> FakeTensor:
-        """An output, filled with NaN."""
-        values = np.full(tuple(shape), np.nan, NUMPY[dtype])
+        """An output, filled with bytes of 0xFF: NaN, -1 or what is no truth value."""
+        values = np.full(tuple(shape), -1, f"i{NUMPY[dtype].itemsize}").view(NUMPY[dtype])
         return self.tensor(values, dtype, storage_offset=storage_offset, output=True)
 
     def fetch(self, tensor: FakeTensor) -> np.ndarray:
@@ -109,7 +105,8 @@ class Device:
 
     def run(self, kernel: type[Kernel], call: Any, *tensors: FakeTensor | None, **config: Any) -> JitProgram:
         """Chooses, compiles, binds and launches a kernel as an op would; returns its program."""
-        assert kernel.refusal(call) is None
+        refusal = kernel.refusal(call)
+        assert refusal is None, refusal
         config = config or kernel.default_config(call)
         programs = kernel.programs(call, config)
         entries = {name: _Entry(self, program) for name, program in programs.items()}

@@ -87,7 +87,7 @@ for _t in _INTEGERS:
         _form(f"mul.wide.{_t}", _WIDE[_t], f"{_t} {_t}", _wide(_WIDE[_t]))
         _form(f"mad.wide.{_t}", _WIDE[_t], f"{_t} {_t} {_WIDE[_t]}", _wide_add(_WIDE[_t]))
     _form(f"mul.hi.{_t}", _t, f"{_t} {_t}", multiply_high)
-for _t in ("s32", "s64"):
+for _t in ("s16", "s32", "s64"):
     _form(f"neg.{_t}", _t, _t, np.negative)
     _form(f"abs.{_t}", _t, _t, np.abs)
 for _t in ("b16", "b32", "b64"):
@@ -113,8 +113,8 @@ for _t, _fma in (("f32", fma32), ("f64", fma64)):
     _form(f"neg.{_t}", _t, _t, np.negative)
     _form(f"abs.{_t}", _t, _t, np.abs)
     _form(f"copysign.{_t}", _t, f"{_t} {_t}", lambda sign, value: np.copysign(value, sign))
-_form("min.f32", "f32", "f32 f32", float_min)
-_form("max.f32", "f32", "f32 f32", float_max)
+    _form(f"min.{_t}", _t, f"{_t} {_t}", float_min)
+    _form(f"max.{_t}", _t, f"{_t} {_t}", float_max)
 
 
 def _ftz(compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
