@@ -16,7 +16,7 @@ from tileops.settings import Settings
         ("TILEOPS_CACHE_DIR", "~nobody-of-that-name/cache", "home directory"),
         ("TILEOPS_CACHE_PATH", "/images:~nobody-of-that-name/cache", "home directory"),
         ("TILEOPS_JIT", "FORBID", "lazy, forbid"),
-        ("TILEOPS_CPU", "pentium", "generic"),
+        ("TILEOPS_CPU", "Sapphire Rapids", "sapphirerapids"),
     ],
 )
 def test_values_that_cannot_be_used(variable: str, text: str, words: str) -> None:

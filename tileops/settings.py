@@ -39,6 +39,13 @@ def _choice(*values: str) -> Callable[[str], str]:
     return parse
 
 
+def _cpu(text: str) -> str:
+    # Which names there are is known where code is generated (`jit.cpu.target`).
+    if re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", text) is None:
+        raise ValueError("expected native, x86-64-v3, generic, or LLVM's name of a CPU, such as sapphirerapids")
+    return text
+
+
 def _path(text: str) -> str:
     try:
         Path(text).expanduser()
@@ -92,9 +99,9 @@ class Settings:
     )
     cpu: str = _var(
         "TILEOPS_CPU",
-        _choice("native", "x86-64-v3", "generic"),
+        _cpu,
         "native",
-        "Instruction set that CPU kernels are compiled for.",
+        "Instruction set that CPU kernels are compiled for: native, x86-64-v3, generic, or LLVM's name of a CPU.",
     )
     launcher: str = _var(
         "TILEOPS_LAUNCHER",

@@ -13,12 +13,14 @@ from tests.cli.helpers import APPLICATION, SMALL_APPLICATION, script, tileops_js
 from tests.cli.helpers import tileops as run
 from tileops import jit, settings
 from tileops.errors import TileOpsError
+from tileops.jit import _numba_cuda
 from tileops.jit.pool import Task, compile_all
 from tileops.jit.program import Program
 from tileops.jit.recording import describe
+from tileops.jit.store import default_store
 from tileops.norm import RMSNormFwdOp
 from tileops.ops.recording import read_calls, read_programs
-from tileops.ops.warming import needs
+from tileops.ops.warming import WarmReport, needs
 
 pytestmark = [pytest.mark.in_tree_kernels, pytest.mark.xdist_group("warm")]
 
@@ -79,6 +81,29 @@ def test_another_cpu_is_warmed_by_name(calls, tmp_path):
     cold = {"cache": tmp_path / "cache", "TILEOPS_JIT": "forbid"}
     assert script(path, TILEOPS_CPU="generic", **cold) == "192.0\n"
     assert "ColdKernelError" in script(path, code=1, **cold)
+
+
+def test_a_cpu_that_is_not_here_is_warmed_by_its_name(calls, tmp_path):
+    with settings.scope(cache_dir=str(tmp_path)):
+        report = tileops.warm(["RMSNormFwdOp"], calls=calls, cpu="sapphirerapids", jobs=1)
+        assert (report.compiled, report.failed) == (1, ())
+        (entry,) = default_store().entries()
+    assert entry.arch == "sapphirerapids"
+    assert "+amx-bf16" in entry.fields["target"]["features"]
+    with pytest.raises(TileOpsError, match="'saphirerapids'; did you mean sapphirerapids"):
+        tileops.warm(calls=calls, cpu="saphirerapids")
+
+
+def test_a_missing_compiler_is_said_once(calls, monkeypatch):
+    monkeypatch.setattr(_numba_cuda, "version", lambda: None)
+    with pytest.raises(TileOpsError, match=r"^arch 'sm_90a': numba-cuda is not installed; .*'tileops\[cuda13\]'$"):
+        tileops.warm(calls=calls, arch=["native", "sm_90a"])
+
+
+def test_a_reason_that_many_programs_share_is_printed_once():
+    failed = (("a:x", "no disk"), ("a:y", "no disk"), ("a:z", "odd"))
+    lines = str(WarmReport(0, 0, failed, {}, 1.0)).splitlines()
+    assert lines == ["0 kernels compiled, 0 present, 3 failed, 1.0 s", "  a:x and 1 more: no disk", "  a:z: odd"]
 
 
 OWN_KERNEL = """

@@ -9,6 +9,7 @@ import typer
 
 from tileops.cli import catalogue
 from tileops.cli.console import JsonFlag, errors, output, print_json, usage_error
+from tileops.errors import SettingsError
 
 if TYPE_CHECKING:
     from tileops.jit.pool import Outcome
@@ -32,7 +33,11 @@ def command(
     ] = "native",
     cpu: Annotated[
         str | None,
-        typer.Option("--cpu", help="What 'native' means: native, x86-64-v3 or generic (default: as TILEOPS_CPU)."),
+        typer.Option(
+            "--cpu",
+            help="What 'native' means: native, x86-64-v3, generic, or the name of a CPU that need not be this one "
+            "(sapphirerapids). Default: as TILEOPS_CPU.",
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Compile processes; 0: one for each core.")] = 0,
     as_json: JsonFlag = False,
@@ -90,5 +95,11 @@ def check_cpu(cpu: str | None) -> None:
     """Raises:
     typer.BadParameter: no CPU target has this name.
     """
-    if cpu not in (None, "native", "x86-64-v3", "generic"):
-        raise usage_error(f"--cpu {cpu!r}: expected native, x86-64-v3 or generic")
+    if cpu is None:
+        return
+    from tileops.jit.cpu.target import require_name
+
+    try:
+        require_name(cpu)
+    except SettingsError as error:
+        raise usage_error(f"--cpu: {error}") from None

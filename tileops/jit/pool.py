@@ -24,7 +24,7 @@ class Task:
 
     Attributes:
         program: what to compile.
-        arch: what for: a CPU ("native", "x86-64-v3", "generic") or a compute capability ("sm_90a").
+        arch: what for: a CPU ("native", "generic", "sapphirerapids") or a compute capability ("sm_90a").
         op: the operator that wants it, for listings; None where an application asks for it itself.
     """
 
@@ -49,14 +49,23 @@ class Outcome:
 
 
 def target_of(arch: str) -> Any:
-    """The compile target that `arch` names; needs no GPU.
+    """The compile target that `arch` names; it need not be a GPU or CPU of this machine.
 
     Raises:
         SettingsError: this machine cannot compile for it.
     """
     from tileops import jit
+    from tileops.jit.cpu.target import compiling_elsewhere
 
-    return jit.cuda_target(arch) if arch.startswith("sm_") else jit.cpu_target(arch)
+    with compiling_elsewhere():
+        return jit.cuda_target(arch) if arch.startswith("sm_") else jit.cpu_target(arch)
+
+
+def refusal_of(arch: str) -> str | None:
+    """Why nothing can be compiled for `arch` here, with the remedy; None if it can, as far as an installation tells."""
+    from tileops.jit import _numba_cuda
+
+    return _numba_cuda.unavailable() if arch.startswith("sm_") else None
 
 
 def compile_all(tasks: Sequence[Task], jobs: int, progress: Callable[[Outcome], None] | None = None) -> list[Outcome]:

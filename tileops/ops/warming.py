@@ -17,6 +17,7 @@ from tileops import autotune, manifest, settings
 from tileops.autotune.problem import record_key
 from tileops.errors import TileOpsError
 from tileops.jit import ArtifactKey, pool
+from tileops.jit.cpu.target import compiling_elsewhere, require_name
 from tileops.jit.keys import key_for
 from tileops.jit.pool import Outcome, Task
 from tileops.jit.program import Program
@@ -28,7 +29,6 @@ from tileops.ops.base import Op
 from tileops.ops.planned import PlannedCall, RefusedCall
 
 ARCHES = ("native", "sm_80", "sm_86", "sm_89", "sm_90a")
-CPUS = ("native", "x86-64-v3", "generic")
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,13 @@ class WarmReport:
         lines = [
             f"{counts}, {self.seconds:.1f} s",
             *(f"  {label}: {count} calls have no kernel" for label, count in self.without_kernel.items()),
-            *(f"  {program}: {reason}" for program, reason in self.failed),
         ]
+        programs: dict[str, list[str]] = {}
+        for program, reason in self.failed:
+            programs.setdefault(reason, []).append(program)
+        for reason, names in programs.items():  # what is wrong with the machine is wrong with every program
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"  {names[0]}{others}: {reason}")
         return "\n".join(lines)
 
 
@@ -129,8 +134,9 @@ def warm(
         calls: a file that ``TILEOPS_RECORD`` or `tileops.record` wrote: warm exactly these calls instead of the
             manifest's cases, and without `ops` also the programs that the application compiled by itself.
         arch: "native" (a CPU: this one, or `cpu`) and compute capabilities such as "sm_90a"; needs no GPU.
-        cpu: the CPU target of "native": "native", "x86-64-v3" or "generic"; by default as ``TILEOPS_CPU`` says. That
-            setting changes, for the whole process, while the calls are planned.
+        cpu: the CPU target of "native": "native", "x86-64-v3", "generic", or LLVM's name of a CPU such as
+            "sapphirerapids", which need not be this machine's; by default as ``TILEOPS_CPU`` says. That setting
+            changes, for the whole process, while the calls are planned.
         jobs: processes that compile at a time; by default one for each core.
         progress: called as ``progress(done, total, outcome)`` after each program.
 
@@ -138,10 +144,14 @@ def warm(
         Counts and failures; a program that does not compile is no exception here.
 
     Raises:
-        TileOpsError: an unknown operator or architecture, a calls file that cannot be read, or a machine that
-            cannot start worker processes.
+        TileOpsError: an unknown operator or architecture, one that no compiler is installed for, a calls file that
+            cannot be read, or a machine that cannot start worker processes.
     """
     started = time.perf_counter()
+    for name in arch:
+        reason = pool.refusal_of(name)
+        if reason is not None:
+            raise TileOpsError(f"arch {name!r}: {reason}")
     found = needs(ops, calls=calls, arch=arch, cpu=cpu)
     tasks, outcomes = _tasks(found)
     done = 0
@@ -302,12 +312,12 @@ def _planning_for(arch: str, cpu: str | None) -> Iterator[str]:
     """Plans as a process with the named CPU target would: kernels look at its features. Gives the target's name."""
     if arch not in ARCHES:
         raise TileOpsError(f"arch {arch!r}: expected some of {', '.join(ARCHES)}")
-    if cpu is not None and cpu not in CPUS:
-        raise TileOpsError(f"cpu {cpu!r}: expected one of {', '.join(CPUS)}")
+    if cpu is not None:
+        require_name(cpu)
     if arch != "native":
         yield arch
         return
-    with settings.scope(cpu=cpu or settings.current().cpu) as now:
+    with settings.scope(cpu=cpu or settings.current().cpu) as now, compiling_elsewhere():
         yield now.cpu
 
 

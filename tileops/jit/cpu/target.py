@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import difflib
 import functools
 import platform
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -20,6 +24,36 @@ _LEVELS = {
     "x86-64-v3": ("x86-64-v3", "sse2 sse4.1 sse4.2 avx avx2 fma f16c bmi bmi2"),
     "generic": ("x86-64", "sse2"),
 }
+# What every 64-bit CPU has and no kernel asks for.
+_BASE = frozenset(["64bit", "cmov", "cx8", "fxsr", "mmx", "sse"])
+_V2 = "sse2 sse3 ssse3 sse4.1 sse4.2 popcnt cx16 sahf"
+_V3 = f"{_V2} avx avx2 fma f16c bmi bmi2 lzcnt movbe xsave"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+_ICE_LAKE = f"{_V4} avx512vnni avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq gfni"
+# CPUs by LLVM's names, with the extensions that code for them may use. Others that some of them have stay unused, so
+# that it is known, and checked before anything runs, what a machine must have.
+_NAMED = {
+    name: frozenset(features.split())
+    for names, features in (
+        ("nehalem westmere sandybridge ivybridge silvermont goldmont tremont btver2", _V2),
+        ("haswell broadwell skylake bdver4 znver1 znver2 znver3 alderlake raptorlake meteorlake", _V3),
+        ("arrowlake lunarlake pantherlake gracemont sierraforest grandridge clearwaterforest", _V3),
+        ("skylake-avx512", _V4),
+        ("cascadelake", f"{_V4} avx512vnni"),
+        ("cooperlake", f"{_V4} avx512vnni avx512bf16"),
+        ("icelake-client icelake-server tigerlake rocketlake", _ICE_LAKE),
+        ("znver4 znver5", f"{_ICE_LAKE} avx512bf16"),
+        (
+            "sapphirerapids emeraldrapids graniterapids graniterapids-d",
+            f"{_ICE_LAKE} avx512bf16 avx512fp16 amx-tile amx-bf16 amx-int8",
+        ),
+    )
+    for name in names.split()
+}
+CPU_NAMES = ("native", *_LEVELS, *_NAMED)
+"""What `cpu_target` knows."""
+
+_elsewhere: ContextVar[bool] = ContextVar("tileops_elsewhere", default=False)
 
 
 @dataclass(frozen=True)
@@ -27,7 +61,7 @@ class CpuTarget:
     """A CPU that code is generated for.
 
     Attributes:
-        name: the setting that chose it: ``native``, ``x86-64-v3`` or ``generic``.
+        name: the setting that chose it: ``native``, ``x86-64-v3``, ``generic`` or LLVM's name of a CPU.
         cpu: LLVM's name of the CPU.
         features: LLVM feature string, sorted (empty where `cpu` implies all).
         enabled: the enabled features.
@@ -102,9 +136,38 @@ def cpu_target(name: str | None = None) -> CpuTarget:
     """The target called `name`, by default the one that ``TILEOPS_CPU`` chooses.
 
     Raises:
-        SettingsError: the host lacks what the named level needs, or is not an x86-64 CPU.
+        SettingsError: there is no such target, the host lacks what it needs (but see `compiling_elsewhere`), or the
+            host is not an x86-64 CPU.
     """
-    return _target(name or settings.current().cpu)
+    target = _target(name or settings.current().cpu)
+    missing = () if _elsewhere.get() else _missing(target.name)
+    if missing:
+        raise SettingsError(
+            f"TILEOPS_CPU={target.name!r}: this CPU ({llvm.get_host_cpu_name()}) lacks {', '.join(missing)}. "
+            "Choose 'native' or 'generic'."
+        )
+    return target
+
+
+@contextlib.contextmanager
+def compiling_elsewhere() -> Iterator[None]:
+    """Inside the block targets are planned and compiled for that this machine cannot run."""
+    token = _elsewhere.set(True)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
+
+
+def require_name(name: str) -> None:
+    """Raises:
+    SettingsError: `cpu_target` knows no target called `name`.
+    """
+    if name not in CPU_NAMES:
+        longer = [known for known in CPU_NAMES if known.startswith(name)]
+        near = longer or difflib.get_close_matches(name, CPU_NAMES, n=3)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise SettingsError(f"no CPU target is called {name!r}; {meant}known are {', '.join(CPU_NAMES)}")
 
 
 @functools.cache
@@ -113,28 +176,38 @@ def _target(name: str) -> CpuTarget:
         raise SettingsError(
             f"CPU kernels are compiled for x86-64 only; this machine is {platform.machine()}. Use another device."
         )
+    require_name(name)
     host = llvm.get_host_cpu_features()
     if name in _LEVELS:
         cpu, features = _LEVELS[name]
         enabled = frozenset(features.split())
-        missing = sorted(feature for feature in enabled if not host.get(feature, False))
-        if missing:
-            raise SettingsError(
-                f"TILEOPS_CPU={name!r}: this CPU ({llvm.get_host_cpu_name()}) lacks {', '.join(missing)}. "
-                "Choose 'native' or 'generic'."
-            )
-        return CpuTarget(name, cpu, "", enabled, 8 if "avx2" in enabled else 4)
-    enabled = frozenset(feature for feature, on in host.items() if on)
-    if not enable_amx():
-        enabled -= frozenset(_AMX + _AMX_OTHER)
-    if all(feature in enabled for feature in _AVX512):
-        lanes = 16
-    elif "avx2" in enabled and "fma" in enabled:
-        lanes = 8
+        return CpuTarget(name, cpu, "", enabled, _lanes(enabled))
+    if name in _NAMED:
+        cpu, enabled = name, _NAMED[name]
+        listed = sorted(host.keys() - _BASE)
     else:
-        lanes = 4
-    features = ",".join(("+" if feature in enabled else "-") + feature for feature in sorted(host))
-    return CpuTarget(name, llvm.get_host_cpu_name(), features, enabled, lanes)
+        cpu, enabled = llvm.get_host_cpu_name(), frozenset(feature for feature, on in host.items() if on)
+        if not enable_amx():
+            enabled -= frozenset(_AMX + _AMX_OTHER)
+        listed = sorted(host)
+    text = ",".join(("+" if feature in enabled else "-") + feature for feature in listed)
+    return CpuTarget(name, cpu, text, enabled, _lanes(enabled))
+
+
+def _lanes(enabled: frozenset[str]) -> int:
+    if all(feature in enabled for feature in _AVX512):
+        return 16
+    return 8 if "avx2" in enabled and "fma" in enabled else 4
+
+
+@functools.cache
+def _missing(name: str) -> tuple[str, ...]:
+    """What the host lacks of a target."""
+    target, host = _target(name), llvm.get_host_cpu_features()
+    missing = {feature for feature in target.enabled if not host.get(feature, False)}
+    if target.has("amx-tile") and not enable_amx():
+        missing.add("amx-tile")
+    return tuple(sorted(missing))
 
 
 @functools.cache
