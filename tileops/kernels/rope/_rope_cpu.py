@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tileops.jit import lang
+from tileops.kernels.rope.rope_cpu import STREAMED
+
+#: Head vectors turned side by side: they share what is loaded of the table.
+_HEADS = 4
 
 
-def _neox(source: str, output: str) -> Any:
-    """A tile that turns the first `rotary_dim` elements of one head vector, pairs (i, i + rotary_dim / 2)."""
-    size, output_size = lang.itemsize(source), lang.itemsize(output)
+@dataclass(frozen=True)
+class _Turn:
+    """Turns some head vectors of a token by its angles.
 
-    @lang.tile("x:i64, out:i64, turns:i64, rotary_dim:i64")
-    def turn(t: Any, x: Any, out: Any, turns: Any, rotary_dim: Any) -> None:
-        half = rotary_dim // 2
-        whole = half // t.LANES * t.LANES
-
-        def pairs(i: Any, mask: Any = None) -> None:
-            cos, sin = t.load("f32", turns + i * 4, mask), t.load("f32", turns + (half + i) * 4, mask)
-            first, second = t.load(source, x + i * size, mask), t.load(source, x + (half + i) * size, mask)
-            turned = [lang.fma(first, cos, -(second * sin)), lang.fma(second, cos, first * sin)]
-            addresses = [out + i * output_size, out + (half + i) * output_size]
-            if mask is None:
-                t.store_group(output, addresses, turned)
-            else:
-                for address, value in zip(addresses, turned, strict=True):
-                    t.store(output, address, value, mask)
-
-        t.loop(0, whole, t.LANES, body=lambda i, _: pairs(i))
-        t.loop(whole, half, t.LANES, body=lambda i, _: pairs(i, t.mask_lt(half - i)))
-
-    return turn
-
-
-def _interleaved(source: str, output: str) -> Any:
-    """A tile that turns one head vector, pairs (2i, 2i + 1): each element times its cosine, plus its
-    partner times the sine, which is negative for the first of a pair.
+    Attributes:
+        source, output: storage formats.
+        heads: head vectors.
+        streaming: whole vectors are stored past the caches.
+        tails: head vectors may end within a vector.
     """
-    size, output_size = lang.itemsize(source), lang.itemsize(output)
 
-    @lang.tile("x:i64, out:i64, turns:i64, rotary_dim:i64")
-    def turn(t: Any, x: Any, out: Any, turns: Any, rotary_dim: Any) -> None:
+    source: str
+    output: str
+    heads: int = 1
+    streaming: bool = False
+    tails: bool = False
+
+    def neox(self, t: Any, x: Any, x_step: Any, out: Any, out_step: Any, turns: Any, rotary_dim: Any) -> None:
+        """Pairs (i, i + rotary_dim / 2)."""
+        size, out_size = lang.itemsize(self.source), lang.itemsize(self.output)
         half = rotary_dim // 2
-        whole = rotary_dim // t.LANES * t.LANES
+
+        def pairs(i: Any, mask: Any) -> None:
+            cos, sin = t.load("f32", turns + i * 4, mask), t.load("f32", turns + (half + i) * 4, mask)
+            stored: list[tuple[Any, Any]] = []
+            for head in range(self.heads):
+                source, target = x + x_step * head, out + out_step * head
+                first = t.load(self.source, source + i * size, mask)
+                second = t.load(self.source, source + (half + i) * size, mask)
+                stored.append((target + i * out_size, lang.fma(first, cos, -(second * sin))))
+                stored.append((target + (half + i) * out_size, lang.fma(second, cos, first * sin)))
+            self._store(t, stored, mask)
+
+        self._sweep(t, 0, half, pairs)
+
+    def interleaved(self, t: Any, x: Any, x_step: Any, out: Any, out_step: Any, turns: Any, rotary_dim: Any) -> None:
+        """Pairs (2i, 2i + 1): each element times its cosine, plus its partner times the sine, which is negative for
+        the first of a pair.
+        """
+        size, out_size = lang.itemsize(self.source), lang.itemsize(self.output)
+        half = rotary_dim // 2
         swapped = [lane ^ 1 for lane in range(t.LANES)]
         twice = [lane // 2 for lane in range(t.LANES)]
         signs = t.vconst([-1.0, 1.0] * (t.LANES // 2))
@@ -55,37 +65,86 @@ def _interleaved(source: str, output: str) -> Any:
             values = t.load("f32", table + pair * 4, mask, lanes)
             return t.shuffle(values, values, twice)
 
-        def elements(i: Any, mask: Any = None) -> None:
+        def elements(i: Any, mask: Any) -> None:
             cos = of_pairs(turns, i // 2, mask is not None)
             sin = of_pairs(turns + half * 4, i // 2, mask is not None) * signs
-            value = t.load(source, x + i * size, mask)
-            turned = lang.fma(value, cos, t.shuffle(value, value, swapped) * sin)
-            if mask is None:
-                t.store_group(output, [out + i * output_size], [turned])
-            else:
-                t.store(output, out + i * output_size, turned, mask)
+            stored: list[tuple[Any, Any]] = []
+            for head in range(self.heads):
+                value = t.load(self.source, x + x_step * head + i * size, mask)
+                turned = lang.fma(value, cos, t.shuffle(value, value, swapped) * sin)
+                stored.append((out + out_step * head + i * out_size, turned))
+            self._store(t, stored, mask)
 
-        t.loop(0, whole, t.LANES, body=lambda i, _: elements(i))
-        t.loop(whole, rotary_dim, t.LANES, body=lambda i, _: elements(i, t.mask_lt(rotary_dim - i)))
+        self._sweep(t, 0, rotary_dim, elements)
 
-    return turn
+    def copy(self, t: Any, x: Any, out: Any, start: Any, stop: Any) -> None:
+        """Elements ``start .. stop - 1`` of one head vector, which do not turn."""
+        size, out_size = lang.itemsize(self.source), lang.itemsize(self.output)
 
+        def elements(i: Any, mask: Any) -> None:
+            t.store(self.output, out + i * out_size, t.load(self.source, x + i * size, mask), mask)
 
-def _copy(source: str, output: str) -> Any:
-    """A tile that copies elements ``start .. stop - 1`` of one head vector."""
-    size, output_size = lang.itemsize(source), lang.itemsize(output)
+        self._sweep(t, start, stop, elements)
 
-    @lang.tile("x:i64, out:i64, start:i64, stop:i64")
-    def copy(t: Any, x: Any, out: Any, start: Any, stop: Any) -> None:
+    def _store(self, t: Any, places: Sequence[tuple[Any, Any]], mask: Any) -> None:
+        """Stores ``(address, value)`` pairs: whole vectors together, which is cheaper for bfloat16."""
+        if mask is None:
+            addresses, values = zip(*places, strict=True)
+            t.store_group(self.output, addresses, values, streaming=self.streaming)
+        else:
+            for address, value in places:
+                t.store(self.output, address, value, mask)
+
+    def _sweep(self, t: Any, start: Any, stop: Any, step: Callable[[Any, Any], None]) -> None:
+        """``step(first element of a vector, mask)`` over elements ``start .. stop - 1``."""
         whole = start + (stop - start) // t.LANES * t.LANES
+        t.loop(start, whole, t.LANES, body=lambda i, _: step(i, None))
+        if self.tails:
+            t.when(whole < stop, lambda: step(whole, t.mask_lt(stop - whole)))
 
-        def elements(i: Any, mask: Any = None) -> None:
-            t.store(output, out + i * output_size, t.load(source, x + i * size, mask), mask)
 
-        t.loop(start, whole, t.LANES, body=lambda i, _: elements(i))
-        t.loop(whole, stop, t.LANES, body=lambda i, _: elements(i, t.mask_lt(stop - i)))
+def _rotation(dtype: str, layout: str, *, gathered: bool, partial: bool) -> Any:
+    """A tile that turns the first `rotary_dim` elements of head vectors and, if `partial`, copies those up to `dim`."""
+    source = "f32" if gathered else dtype
+    single = _Turn(source, dtype, tails=True)
+    several = _Turn(source, dtype, _HEADS)
+    past_caches = _Turn(source, dtype, streaming=True)
 
-    return copy
+    @lang.tile("x:i64, x_step:i64, out:i64, out_step:i64, turns:i64, rotary_dim:i64, dim:i64, heads:i64, streaming:i64")
+    def rotate(
+        t: Any, x: Any, x_step: Any, out: Any, out_step: Any, turns: Any, rotary_dim: Any, dim: Any, heads: Any,
+        streaming: Any,
+    ) -> None:  # fmt: skip
+        def each(start: Any, stop: Any, turn: _Turn) -> None:
+            rotation = turn.neox if layout == "neox" else turn.interleaved
+            t.loop(
+                start,
+                stop,
+                turn.heads,
+                body=lambda head, _: rotation(
+                    t, x + head * x_step, x_step, out + head * out_step, out_step, turns, rotary_dim
+                ),
+            )
+
+        def in_caches() -> None:
+            run = rotary_dim // 2 if layout == "neox" else rotary_dim
+            whole = t.select_value(run % t.LANES == 0, heads // _HEADS * _HEADS, t.const(0))
+            each(0, whole, several)
+            each(whole, heads, single)
+
+        def rest(head: Any, _: Any) -> None:
+            single.copy(t, x + head * x_step, out + head * out_step, rotary_dim, dim)
+
+        if gathered:
+            each(0, heads, single)
+        elif dtype in STREAMED:
+            t.when(streaming != 0, lambda: each(0, heads, past_caches), in_caches)
+        else:
+            in_caches()
+        if partial:
+            t.when(rotary_dim < dim, lambda: t.loop(0, heads, body=rest))
+
+    return rotate
 
 
 def _gather(source: str) -> Any:
@@ -120,12 +179,11 @@ def tokens(*, dtype: str, layout: str, positions: str, gathered: bool) -> Callab
         positions: "sequence", or the format of the position ids.
         gathered: head vectors have a step between their elements.
     """
-    source = "f32" if gathered else dtype
-    turn = (_neox if layout == "neox" else _interleaved)(source, dtype)
-    copy, gather, position = _copy(source, dtype), _gather(dtype), _position(positions)
-    item = lang.itemsize(dtype)
     checked = positions != "sequence"
-    load_i64, store_i64 = lang.load_i64, lang.store_i64
+    rotate = _rotation(dtype, layout, gathered=gathered, partial=checked)
+    gather, position = _gather(dtype), _position(positions)
+    item = lang.itemsize(dtype)
+    load_i64, store_i64, store_fence = lang.load_i64, lang.store_i64, lang.store_fence
 
     def body(begin, end, tid, geometry, turns, ids, x, output, scratch, guard):
         seq_len, heads, dim = load_i64(geometry), load_i64(geometry + 8), load_i64(geometry + 16)
@@ -133,6 +191,8 @@ def tokens(*, dtype: str, layout: str, positions: str, gathered: bool) -> Callab
         batch_step, seq_step = load_i64(geometry + 32), load_i64(geometry + 40)
         head_step, step = load_i64(geometry + 48), load_i64(geometry + 56)
         id_step = load_i64(geometry + 64)
+        streaming = 1 if load_i64(geometry + 72) != 0 and output & 63 == 0 else 0
+        row = dim * item
         own = scratch + tid * dim * 4
         limit = load_i64(guard + 8) if checked else 0
         batch = begin // seq_len
@@ -144,20 +204,20 @@ def tokens(*, dtype: str, layout: str, positions: str, gathered: bool) -> Callab
                 return
             angles = turns + at * rotary_dim * 4
             vector = x + batch * batch_step + place * seq_step
-            target = output + unit * heads * dim * item
-            for _ in range(heads):
-                if gathered:
+            target = output + unit * heads * row
+            if gathered:
+                for _ in range(heads):
                     gather(vector, dim, step, own)
-                    turn(own, target, angles, rotary_dim)
-                    copy(own, target, rotary_dim, dim)
-                else:
-                    turn(vector, target, angles, rotary_dim)
-                    copy(vector, target, rotary_dim, dim)
-                vector += head_step
-                target += dim * item
+                    rotate(own, 0, target, row, angles, rotary_dim, dim, 1, 0)
+                    vector += head_step
+                    target += row
+            else:
+                rotate(vector, head_step, target, row, angles, rotary_dim, dim, heads, streaming)
             place += 1
             if place == seq_len:
                 place = 0
                 batch += 1
+        if streaming:
+            store_fence()
 
     return body

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tileops.kernels.base import CallSpec, KernelInterface, TensorSpec
+from tileops.kernels.rope.scaling import PLAIN, Scaling
 
 RopeLayout = Literal["neox", "interleaved"]
 
@@ -14,8 +15,8 @@ RopeLayout = Literal["neox", "interleaved"]
 class RoPECall(CallSpec):
     """Rotates every head vector of length D by its position in the sequence, counted from 0.
 
-    Pair i (of D / 2) turns by ``position * base ** (-2 i / D)``; it is elements (i, i + D/2) in the neox
-    layout and (2i, 2i + 1) in the interleaved one.
+    Pair i (of D / 2) turns by ``position * base ** (-2 i / D)``, changed as `scaling` says; it is elements
+    (i, i + D/2) in the neox layout and (2i, 2i + 1) in the interleaved one.
 
     Attributes:
         x: ``[S, D]`` with `input_layout` "1d", ``[B, S, H, D]`` with "2d"; any strides.
@@ -23,6 +24,7 @@ class RoPECall(CallSpec):
         rope_layout: which elements form a pair.
         input_layout: "1d" or "2d", as above.
         base: base of the geometric frequency sequence.
+        scaling: what becomes of the frequencies, and of cosines and sines.
     """
 
     x: TensorSpec
@@ -30,6 +32,7 @@ class RoPECall(CallSpec):
     rope_layout: RopeLayout
     input_layout: Literal["1d", "2d"]
     base: float
+    scaling: Scaling = PLAIN
 
 
 class RoPEFwdInterface(KernelInterface):
@@ -37,6 +40,24 @@ class RoPEFwdInterface(KernelInterface):
 
     call_spec = RoPECall
     tensors = ("x", "output")
+
+
+@dataclass(frozen=True)
+class LongRoPECall(RoPECall):
+    """As `RoPECall`, with each frequency divided by a factor of its own.
+
+    Attributes:
+        rescale_factors: ``[D / 2]``, float32, bfloat16 or float16, any stride; None for ones.
+    """
+
+    rescale_factors: TensorSpec | None = None
+
+
+class LongRoPEFwdInterface(KernelInterface):
+    """``launch(x, rescale_factors, output)``; the contents of the factors may change between launches."""
+
+    call_spec = LongRoPECall
+    tensors = ("x", "rescale_factors", "output")
 
 
 @dataclass(frozen=True)

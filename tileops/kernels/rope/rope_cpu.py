@@ -5,25 +5,37 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
+from tileops.autotune.space import TileSpace
 from tileops.errors import CheckError
 from tileops.jit import parallel
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, TensorSpec
 from tileops.kernels.rope.call_spec import (
+    LongRoPECall,
+    LongRoPEFwdInterface,
     RoPECall,
     RoPEFwdInterface,
     RoPEPositionIdsCall,
     RoPEPositionIdsFwdInterface,
 )
-from tileops.kernels.rope.tables import rotary_table
+from tileops.kernels.rope.tables import Rows, rotary_table
 
 #: Nanoseconds that one thread takes for a KiB of input, cache-resident; decides when two threads pay.
 _NS_PER_KIB = 16.0
+#: Storage formats whose outputs may be written past the caches: a vector is a whole cache line there. Lines that are
+#: written in halves cost more than they save.
+STREAMED = frozenset({"f32"})
+#: Bytes of an output from which on that is faster.
+_STREAMING_BYTES = 16 << 20
+#: Elements of a vector, of which rows and their halves are then made.
+_STREAMED_ELEMENTS = 16
 _FACTORY = "tileops.kernels.rope._rope_cpu:tokens"
+_TILE_SPACE = TileSpace({"streaming": (False, True)})
 
 
 def _program(x: TensorSpec, layout: str, positions: str) -> Program:
@@ -48,6 +60,8 @@ def _geometry(
     heads: tuple[int, int],
     rotary_dim: int,
     id_step: int = 0,
+    *,
+    streaming: bool = False,
 ) -> ctypes.Array[ctypes.c_int64]:
     """What the kernel reads about a call: extents, and steps in bytes.
 
@@ -57,13 +71,32 @@ def _geometry(
         heads: extent and step of the head axis.
         rotary_dim: elements of a head vector that turn.
         id_step: bytes between neighbouring position ids.
+        streaming: the output is written past the caches.
     """
     (_, batch_step), (seq_len, seq_step) = tokens
     size = x.itemsize
-    return (ctypes.c_int64 * 9)(
+    return (ctypes.c_int64 * 10)(
         seq_len, heads[0], x.shape[-1], rotary_dim,
-        batch_step * size, seq_step * size, heads[1] * size, x.strides[-1] * size, id_step,
+        batch_step * size, seq_step * size, heads[1] * size, x.strides[-1] * size, id_step, streaming,
     )  # fmt: skip
+
+
+def _axes(call: RoPECall) -> tuple[tuple[int, int], ...]:
+    """Extent and step, in elements, of the batch, sequence and head axes."""
+    x = call.x
+    if call.input_layout == "1d":
+        return (1, 0), (x.shape[0], x.strides[0]), (1, 0)
+    return tuple(zip(x.shape[:3], x.strides[:3], strict=True))
+
+
+def _streams(config: Config, x: TensorSpec, rotary_dim: int) -> bool:
+    """Whether a call is served with stores past the caches, which take whole vectors at multiples of their size."""
+    fits = x.shape[-1] % _STREAMED_ELEMENTS == 0 and rotary_dim // 2 % _STREAMED_ELEMENTS == 0
+    return bool(config["streaming"]) and x.short in STREAMED and fits and _is_dense(x)
+
+
+def _is_large(output: TensorSpec) -> bool:
+    return output.numel * output.itemsize >= _STREAMING_BYTES
 
 
 def _limit(x: TensorSpec) -> int:
@@ -87,37 +120,80 @@ class _Guard(threading.local):
         self.address = ctypes.addressof(self.words)
 
 
-class RoPECpuKernel(Kernel, RoPEFwdInterface):
-    """One rotation per head vector, in float32, each output rounded once. Head vectors with a step between
-    their elements are gathered one by one; batch, sequence and heads may lie anywhere.
+class _SequenceCpuKernel(Kernel):
+    """What the kernels of sequences that start at position 0 share: one rotation per head vector, in float32, each
+    output rounded once. Head vectors with a step between their elements are gathered one by one; batch, sequence and
+    heads may lie anywhere.
     """
 
     devices = frozenset({"cpu"})
+    tile_space = _TILE_SPACE
+
+    @classmethod
+    def default_config(cls, call: RoPECall) -> Config:
+        return {"streaming": _is_large(call.output)}
 
     @classmethod
     def programs(cls, call: RoPECall, config: Config) -> dict[str, Program]:
         return {"main": _program(call.x, call.rope_layout, "sequence")}
 
-    def bind(self, call: RoPECall) -> Callable[..., None]:
+    def _bind_sequence(self, call: RoPECall) -> Callable[[Rows, Any, Any], None]:
+        """``run(rows, x, output)`` with `rows` of a table that covers the sequence."""
         x = call.x
-        if call.input_layout == "1d":
-            batch, sequence, heads = (1, 0), (x.shape[0], x.strides[0]), (1, 0)
-        else:
-            batch, sequence, heads = zip(x.shape[:3], x.strides[:3], strict=True)
-        geometry = _geometry(x, (batch, sequence), heads, x.shape[-1])
-        table = rotary_table(x.shape[-1], float(call.base))
-        rows = table.at_least(sequence[0])
+        batch, sequence, heads = _axes(call)
+        geometry = _geometry(x, (batch, sequence), heads, x.shape[-1], streaming=_streams(self.config, x, x.shape[-1]))
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
-        units, gathered = batch[0] * sequence[0], not _is_dense(x)
-        where, turns = ctypes.addressof(geometry), rows.address
+        units, gathered, where = batch[0] * sequence[0], not _is_dense(x), ctypes.addressof(geometry)
 
-        def launch(source: Any, output: Any, _keep: Any = (geometry, rows)) -> None:
+        def run(rows: Rows, source: Any, output: Any, _keep: Any = geometry) -> None:
             threads = team(limit) if limit else 0
             scratch = _scratch(x, threads) if gathered else None
             entry(
-                threads, units, where, turns, 0, source.data_ptr(), output.data_ptr(),
+                threads, units, where, rows.address, 0, source.data_ptr(), output.data_ptr(),
                 0 if scratch is None else scratch.data_ptr(), 0,
             )  # fmt: skip
+
+        return run
+
+
+class RoPECpuKernel(_SequenceCpuKernel, RoPEFwdInterface):
+    """Rotates by the place in the sequence; the frequencies are known when the call is."""
+
+    def bind(self, call: RoPECall) -> Callable[..., None]:
+        table = rotary_table(call.x.shape[-1], float(call.base), call.scaling)
+        return partial(self._bind_sequence(call), table.at_least(_axes(call)[1][0]))
+
+
+class LongRoPECpuKernel(_SequenceCpuKernel, LongRoPEFwdInterface):
+    """As `RoPECpuKernel`, with a table for the factors that lie in the tensor at the launch: their bytes are compared
+    each time (a fraction of a microsecond), so a model may load them in place after the first call.
+    """
+
+    def bind(self, call: LongRoPECall) -> Callable[..., None]:
+        run = self._bind_sequence(call)
+        length = _axes(call)[1][0]
+        of = partial(rotary_table, call.x.shape[-1], float(call.base), call.scaling)
+        spec = call.rescale_factors
+        if spec is None:
+            rows = of(None).at_least(length)
+
+            def plain(source: Any, rescale_factors: None, output: Any) -> None:
+                run(rows, source, output)
+
+            return plain
+
+        dense, nbytes = spec.is_contiguous, spec.numel * spec.itemsize
+        latest = (None, None)
+
+        def launch(source: Any, rescale_factors: Any, output: Any) -> None:
+            nonlocal latest
+            factors = rescale_factors if dense else rescale_factors.contiguous()
+            contents = ctypes.string_at(factors.data_ptr(), nbytes)
+            seen, rows = latest
+            if contents != seen:
+                rows = of(tuple(factors.detach().double().tolist())).at_least(length)
+                latest = (contents, rows)
+            run(rows, source, output)
 
         return launch
 
@@ -128,6 +204,11 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
     """
 
     devices = frozenset({"cpu"})
+    tile_space = _TILE_SPACE
+
+    @classmethod
+    def default_config(cls, call: RoPEPositionIdsCall) -> Config:
+        return {"streaming": _is_large(call.output)}
 
     @classmethod
     def programs(cls, call: RoPEPositionIdsCall, config: Config) -> dict[str, Program]:
@@ -137,8 +218,11 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
         x, ids = call.x, call.position_ids
         tokens = ((1, 0), (x.shape[0], x.strides[0]))
         heads = x.shape[1], x.strides[1]
-        geometry = _geometry(x, tokens, heads, call.rotary_dim, id_step=ids.strides[0] * ids.itemsize)
-        own_rows = _geometry(x, tokens, heads, call.rotary_dim, id_step=ids.itemsize)
+        streaming = _streams(self.config, x, call.rotary_dim)
+        geometry, own_rows = (
+            _geometry(x, tokens, heads, call.rotary_dim, id_step=step * ids.itemsize, streaming=streaming)
+            for step in (ids.strides[0], 1)
+        )
         table = rotary_table(call.rotary_dim, float(call.base))
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
         units, where, gathered, max_position = (
@@ -149,7 +233,7 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
         )
         guard = _Guard()
 
-        def launch(source: Any, position_ids: Any, output: Any, _keep: Any = geometry) -> None:
+        def launch(source: Any, position_ids: Any, output: Any, _keep: Any = (geometry, own_rows)) -> None:
             threads = team(limit) if limit else 0
             scratch = _scratch(x, threads) if gathered else None
             rows = table.rows

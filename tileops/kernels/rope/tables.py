@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from tileops.kernels.rope.scaling import PLAIN, Scaling
+
 #: Positions of a new table that is not asked for more.
 FIRST_LENGTH = 1024
 #: Bytes that a table grows to for the sake of single positions. Attention to keys before a position that needs more
@@ -42,11 +44,25 @@ class RotaryTable:
     A row is ``[cos_0 .. cos_h-1, sin_0 .. sin_h-1]``, h = rotary_dim / 2, whatever the layout of the pairs.
 
     Safe in several threads: a caller works with the `Rows` that it got, whatever is added meanwhile.
+
+    Args:
+        rotary_dim: elements of a row.
+        base: base of the frequencies.
+        scaling: what becomes of the frequencies, and of cosines and sines.
+        factors: the frequency of pair i is also divided by factor i; None for ones.
     """
 
-    def __init__(self, rotary_dim: int, base: float) -> None:
+    def __init__(
+        self, rotary_dim: int, base: float, scaling: Scaling = PLAIN, factors: tuple[float, ...] | None = None
+    ) -> None:
         pair = torch.arange(rotary_dim // 2, dtype=torch.float64, device="cpu")
-        self._frequencies = base ** (-2.0 * pair / max(rotary_dim, 1))
+        plain = base ** (-2.0 * pair / max(rotary_dim, 1))
+        weight = scaling.by_frequency * plain + scaling.by_pair * pair + scaling.offset
+        frequencies = plain * (scaling.floor + (1.0 - scaling.floor) * weight.clamp(0.0, 1.0))
+        if factors is not None:
+            frequencies /= torch.tensor(factors, dtype=torch.float64, device="cpu")
+        self._frequencies = frequencies
+        self._amplitude = scaling.amplitude
         self._width = rotary_dim
         self._lock = threading.Lock()
         self.rows = self._state(self._compute(0, FIRST_LENGTH))
@@ -79,7 +95,7 @@ class RotaryTable:
             rows = torch.empty((len(positions), self._width), dtype=torch.float32, device="cpu")
             for some, out in zip(positions.split(_TOGETHER), rows.split(_TOGETHER), strict=True):
                 angles = some.double()[:, None] * self._frequencies
-                out.copy_(torch.cat((angles.cos(), angles.sin()), dim=1))
+                out.copy_(torch.cat((angles.cos(), angles.sin()), dim=1) * self._amplitude)
             return self._state(rows)
 
     def _compute(self, start: int, stop: int) -> torch.Tensor:
@@ -91,6 +107,8 @@ class RotaryTable:
 
 
 @functools.lru_cache(maxsize=64)
-def rotary_table(rotary_dim: int, base: float) -> RotaryTable:
+def rotary_table(
+    rotary_dim: int, base: float, scaling: Scaling = PLAIN, factors: tuple[float, ...] | None = None
+) -> RotaryTable:
     """The table of these frequencies; one per process."""
-    return RotaryTable(rotary_dim, base)
+    return RotaryTable(rotary_dim, base, scaling, factors)
