@@ -42,7 +42,9 @@ class Example:
     tensors: Tensors
 
     def expected(self, tensors: Tensors | None = None) -> tuple[torch.Tensor, ...]:
-        """What the reference says, for these tensors or for others of the same kind."""
+        """What the reference says, for these tensors or for others of the same kind. To be asked before the operator
+        is called: it may write them.
+        """
         params = {**self.op._construction.params}
         result = workload(self.call.op).reference(*(self.tensors if tensors is None else tensors), **params)
         return result if isinstance(result, tuple) else (result,)
@@ -177,28 +179,42 @@ def verify(result: Any, expected: tuple[torch.Tensor, ...], where: str) -> None:
 
 def _atol(actual: torch.Tensor, wanted: torch.Tensor) -> float:
     """Of sums of large terms: relative to the typical size of the results, as cancellation leaves it."""
-    finite = wanted[wanted.isfinite()] if wanted.is_floating_point() else wanted[:0]
+    finite = wanted[wanted.isfinite()] if wanted.is_floating_point() else wanted.new_empty(0)
     size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     return tolerance(actual.dtype) * max(1.0, size)
 
 
+def check(item: Example, where: str, tensors: Tensors | None = None) -> None:
+    """Calls the operator, with these tensors or its own, and compares with the reference.
+
+    Raises:
+        AssertionError: they differ; the message says where and by how much.
+        DispatchError: the target declines the call.
+        OpNotAvailableError: it has no such operator.
+    """
+    given = item.tensors if tensors is None else tensors
+    wanted = item.expected(given)
+    verify(item.op(*given), wanted, where)
+
+
 def relayouts(item: Example) -> Iterator[tuple[str, Tensors]]:
-    """The same call with one tensor after the other in another memory layout."""
+    """The same call, which has been made before, with one tensor after the other in another memory layout."""
+    written = item.op._thread.plan.record.checked.written
     for place, (name, tensor) in enumerate(zip(item.op._input_names, item.tensors, strict=True)):
         if tensor is None or name not in item.call.entry.signature.inputs:
             continue
         decl = item.call.entry.signature.inputs[name]
         if decl.contiguous or decl.values is not None:
             continue
-        for layout, view in _layouts(tensor):
+        for layout, view in _layouts(tensor, written=name in written):
             yield f"{name} {layout}", (*item.tensors[:place], view, *item.tensors[place + 1 :])
 
 
-def _layouts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _layouts(tensor: torch.Tensor, *, written: bool) -> Iterator[tuple[str, torch.Tensor]]:
     yield from inputs.layouts(tensor)
     for offset in (3, 15):
         yield f"offset {offset}", inputs.at_offset(tensor, offset)
-    for axis in range(min(tensor.ndim, 2)):
+    for axis in range(0 if written else min(tensor.ndim, 2)):
         yield f"expanded along {axis}", inputs.expanded(tensor, axis)
     if tensor.ndim == 4:
         yield "channels last", tensor.to(memory_format=torch.channels_last)
