@@ -22,7 +22,7 @@ def dense(
     in_place: bool,
 ) -> Callable[..., None]:
     """``kernel(count, *addresses, *scalars)``: contiguous runs of `count` elements, the output's address last."""
-    compute = _function(function, options)
+    compute = _function(function, output, options)
     many = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place)
     one = lang.pointwise(compute, inputs, output, 1, scalars=scalars, in_place=in_place)
     dtypes = [*(dtype for dtype in inputs if dtype is not None), output]
@@ -62,7 +62,7 @@ def strided(
     `lang.walk`). An operand whose innermost step is 0 is a single element that broadcasts; the elements of the others
     are neighbours, unless a group is one element.
     """
-    compute = _function(function, options)
+    compute = _function(function, output, options)
     step = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place, spreads=True)
     tensors = 1 + sum(dtype is not None for dtype in inputs)
     locate = lang.walk_from(axes, tensors)
@@ -80,7 +80,7 @@ def strided(
     return kernel
 
 
-def _function(name: str, options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+def _function(name: str, output: str, options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
     """The scalar function with its options fixed."""
-    function = functions.find(name)
+    function = functions.find(name, output)
     return functools.wraps(function)(functools.partial(function, **dict(options)))

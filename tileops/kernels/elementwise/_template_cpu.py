@@ -55,9 +55,22 @@ class _Pointwise:
     unroll: int
 
     @property
+    def on_bits(self) -> bool:
+        """Whether halves are computed with as the 16-bit integers that they are stored as."""
+        return functions.on_bits(self.function, self.output) is not None
+
+    def _format(self, dtype: str) -> str:
+        return "i16" if self.on_bits and dtype in functions.HALVES else dtype
+
+    @property
     def present(self) -> tuple[str, ...]:
-        """Storage formats of the operands that are there."""
-        return tuple(dtype for dtype in self.inputs if dtype is not None)
+        """Formats of the operands that are there."""
+        return tuple(self._format(dtype) for dtype in self.inputs if dtype is not None)
+
+    @property
+    def result(self) -> str:
+        """Format of the result."""
+        return self._format(self.output)
 
     @property
     def value(self) -> str:
@@ -66,7 +79,7 @@ class _Pointwise:
         return _computed_as(first)
 
     def lanes(self) -> int:
-        return int(4 * lang.lanes() // max(_computed_size(dtype) for dtype in (*self.present, self.output)))
+        return int(4 * lang.lanes() // max(_computed_size(dtype) for dtype in (*self.present, self.result)))
 
     def span(self) -> Any:
         """A tile that computes elements ``start .. stop - 1`` of a row."""
@@ -82,7 +95,7 @@ class _Pointwise:
 
             def vectors(i: Any, count: int) -> None:
                 results = self._compute(t, pointers, shared, i, count)
-                stored = t.narrow_group(self.output, results)
+                stored = t.narrow_group(self.result, results)
                 places = [out + i * size + u * lanes * size for u in range(count)]
 
                 def plain() -> None:
@@ -121,7 +134,7 @@ class _Pointwise:
             pointers = (p0, p1, p2)
             mask = t.mask_lt(stop - start, self.lanes())
             (result,) = self._compute(t, pointers, self._shared(t, pointers, constants), start, 1, mask)
-            t.store(self.output, out + start * lang.itemsize(self.output), result, mask)
+            t.store(self.result, out + start * lang.itemsize(self.output), result, mask)
 
         return masked
 
@@ -133,10 +146,16 @@ class _Pointwise:
             for dtype, kind, pointer in zip(self.present, self.kinds, pointers, strict=False)
         ]
         scalars = [
-            t.load_scalar_word(self.value, constants + 8 * place, lanes) if there else None
-            for place, there in enumerate(self.scalars)
+            self._scalar(t, constants + 8 * place) if there else None for place, there in enumerate(self.scalars)
         ]
         return operands, scalars
+
+    def _scalar(self, t: Any, place: Any) -> Any:
+        """A scalar parameter in every lane."""
+        if self.on_bits:
+            (bits,) = t.narrow_group(self.output, [t.load_splat("f32", place, self.lanes())])
+            return bits
+        return t.load_scalar_word(self.value, place, self.lanes())
 
     def _compute(
         self,
@@ -157,9 +176,10 @@ class _Pointwise:
             loaded.append(splat if members is None else lang.Lockstep(members) if count > 1 else members[0])
         rest = iter(loaded)
         operands = [None if dtype is None else next(rest) for dtype in self.inputs]
-        result = functions.find(self.function)(*operands, *shared[1], **dict(self.options))
+        function = functions.on_bits(self.function, self.output) or functions.find(self.function, self.output)
+        result = function(*operands, *shared[1], **dict(self.options))
         members = result.members if isinstance(result, lang.Lockstep) else [result] * count
-        return [t.spread(_computed_as(self.output), member, lanes) for member in members]
+        return [t.spread(_computed_as(self.result), member, lanes) for member in members]
 
 
 def rows(

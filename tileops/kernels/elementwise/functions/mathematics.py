@@ -39,8 +39,16 @@ def abs(x: Any) -> Any:
     return lang.abs_(x)
 
 
+def abs_bits(x: Any) -> Any:
+    return x & 0x7FFF
+
+
 def neg(x: Any) -> Any:
     return -x
+
+
+def neg_bits(x: Any) -> Any:
+    return x ^ -0x8000
 
 
 def sign(x: Any) -> Any:

@@ -33,3 +33,16 @@ def clamp_tensor(x: Any, low: Any, high: Any) -> Any:
 def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
     finite = lang.select(x == math.inf, posinf, lang.select(x == -math.inf, neginf, x))
     return lang.select(x != x, nan, finite)
+
+
+# Choosing moves values and does not look at them.
+def where_bits(condition: Any, a: Any, b: Any) -> Any:
+    return where(condition, a, b)
+
+
+def masked_fill_bits(x: Any, mask: Any, value: Any) -> Any:
+    return masked_fill(x, mask, value)
+
+
+def masked_fill_scalar_bits(x: Any, mask: Any, value: Any) -> Any:
+    return masked_fill_scalar(x, mask, value)
