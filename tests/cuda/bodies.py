@@ -91,3 +91,17 @@ def short_random() -> Callable[..., None]:
             store(out + i * 4, compute(load(low + i * 4), load(high + i * 4), ()))
 
     return kernel
+
+
+def binary(word: str) -> Callable[..., None]:
+    """``kernel(x, y, out, count)``: a word of two float32 operands."""
+    strip = lang.Strip("f32", 4)
+    compute = lang.strip_map(getattr(vocabulary, word), [strip, strip], strip)
+    load, store = strip.load, strip.store
+
+    def kernel(x, y, out, count):  # type: ignore[no-untyped-def]
+        i = lang.block_index() * lang.block_size() + lang.thread_index()
+        if i < count:
+            store(out + i * 4, compute(load(x + i * 4), load(y + i * 4), ()))
+
+    return kernel

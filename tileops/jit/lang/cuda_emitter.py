@@ -22,7 +22,13 @@ _REGISTERS = {I16: "h", I32: "r", I64: "l", F32: "f", ir.DoubleType(): "d"}
 
 
 class CudaEmitter(Emitter):
-    """Writes scalar instructions for NVVM."""
+    """Writes scalar instructions for NVVM.
+
+    Attributes:
+        halves: results are rounded to 16 bits, so that shorter forms of some words will do.
+    """
+
+    halves = False
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         super().__init__(builder, None)  # type: ignore[arg-type]  # no CPU target: every use is overridden
@@ -32,9 +38,9 @@ class CudaEmitter(Emitter):
     @property
     def forms(self) -> Mapping[str, Callable[..., Any]]:  # type: ignore[override]
         """Exponentials and quotients by the GPU's own instructions."""
-        from tileops.jit.lang.cuda_maths import FORMS
+        from tileops.jit.lang.cuda_maths import FORMS, HALF_FORMS
 
-        return FORMS
+        return HALF_FORMS if self.halves else FORMS
 
     @property
     def lanes(self) -> int:
@@ -91,6 +97,9 @@ class CudaEmitter(Emitter):
 
     def reciprocal_lp(self, x: ir.Value) -> ir.Value:
         return self.unary_ptx("rcp.approx.ftz.f32", x)
+
+    def rsqrt_lp(self, x: ir.Value) -> ir.Value | None:
+        return self.unary_ptx("rsqrt.approx.f32", x)
 
     def sqrt(self, x: ir.Value) -> ir.Value:
         return self.unary_ptx("sqrt.rn.f32", x)

@@ -1,7 +1,8 @@
 """What some words of the vocabulary are on a GPU, which has instructions for powers of two and quotients.
 
-A word that is not here runs its general form (polynomials in float32). Accuracy: exponentials 2 ulp,
-quotients 2 ulp, so `sigmoid` and `silu` 4 ulp, with the special values of the general forms.
+A word that is not here runs its general form (polynomials in float32), which needs no such instruction, so that its
+bits are those of the CPU. The hardware's exponentials and quotients have errors of 2 ulp each, so that they serve
+softmax and results of 16 bits, with the special values of the general forms.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from tileops.jit.lang import context
-from tileops.jit.lang.arith import as_float, as_int, fma, ldexp, maxq, select
+from tileops.jit.lang.arith import abs_, as_float, as_int, fma, ldexp, maxq, minq, select
 from tileops.jit.lang.values import Value, as_f32
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def _reduced_exp(x: Value) -> tuple[Value, Value]:
 
 
 def exp(x: Value) -> Value:
+    """With subnormal results."""
     t, p = _reduced_exp(x)
     y = ldexp(p, as_int(t) - _ROUND_BITS)
     y = select(x > 88.72284, float("inf"), y)
@@ -59,23 +61,39 @@ def exp2_fast(x: Value) -> Value:
     return _ptx("ex2.approx.ftz.f32", x)
 
 
+def _logistic(numerator: Value, x: Value) -> Value:
+    """``numerator * sigmoid(x)``; the exponential is that of a negative number, so that small results stay exact."""
+    z = exp(-abs_(x))
+    return _quotient(select(x < 0.0, numerator * z, numerator), 1.0 + z)
+
+
 def sigmoid(x: Value) -> Value:
-    return _quotient(as_f32(1.0, x.kind), 1.0 + exp(-x))
+    return _logistic(as_f32(1.0, x.kind), x)
 
 
 def silu(x: Value) -> Value:
-    return _quotient(x, 1.0 + exp(-x))
+    return _logistic(x, x)
+
+
+def gelu_tanh(x: Value) -> Value:
+    return _logistic(x, x * fma(x * x, 0.0713548163, 1.5957691216))
+
+
+def mish(x: Value) -> Value:
+    # tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2)
+    e = exp(minq(20.0, x))
+    n = e * (e + 2.0)
+    return x * _quotient(n, n + 2.0)
 
 
 #: Name of a word -> its form on CUDA.
 FORMS: dict[str, Callable[..., Any]] = {
-    "exp": exp,
     "exp_fast": exp_fast,
     "exp_lp": exp_fast,
     "exp2_fast": exp2_fast,
     "exp2_lp": exp2_fast,
-    "sigmoid": sigmoid,
     "sigmoid_lp": sigmoid,
-    "silu": silu,
     "silu_lp": silu,
 }
+#: Likewise where results are rounded to 16 bits, a thousand times the error of these forms or more.
+HALF_FORMS = FORMS | {"exp": exp, "gelu_tanh": gelu_tanh, "mish": mish, "sigmoid": sigmoid, "silu": silu}

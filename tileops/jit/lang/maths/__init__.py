@@ -6,10 +6,35 @@ The ``*_lp`` versions are for results that are rounded to bfloat16 or float16.
 
 from __future__ import annotations
 
-from tileops.jit.lang.maths.exponential import ROUND, exp, exp2_fast, exp2_lp, exp_fast, exp_lp, expm1, polynomial
+from tileops.jit.lang.maths.division import floor_divide, remainder, round_decimals
+from tileops.jit.lang.maths.exponential import (
+    ROUND,
+    elu,
+    exp,
+    exp2,
+    exp2_fast,
+    exp2_lp,
+    exp_fast,
+    exp_lp,
+    expm1,
+    polynomial,
+    selu,
+)
 from tileops.jit.lang.maths.gauss import erf, gelu, gelu_lp, gelu_tanh, gelu_tanh_lp
-from tileops.jit.lang.maths.logarithm import log
-from tileops.jit.lang.maths.sigmoid import sigmoid, sigmoid_lp, silu, silu_lp, tanh, tanh_lp
+from tileops.jit.lang.maths.logarithm import log, log1p
+from tileops.jit.lang.maths.power import power, reciprocal, rsqrt
+from tileops.jit.lang.maths.sigmoid import (
+    hardsigmoid,
+    hardswish,
+    mish,
+    sigmoid,
+    sigmoid_lp,
+    silu,
+    silu_lp,
+    softplus,
+    tanh,
+    tanh_lp,
+)
 from tileops.jit.lang.words import Word
 
 
@@ -19,7 +44,8 @@ def low_precision(function: Word) -> Word:
 
 
 __all__ = [
-    "ROUND", "erf", "exp", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp", "expm1", "gelu", "gelu_lp",
-    "gelu_tanh", "gelu_tanh_lp", "log", "low_precision", "polynomial", "sigmoid", "sigmoid_lp", "silu",
-    "silu_lp", "tanh", "tanh_lp",
+    "ROUND", "elu", "erf", "exp", "exp2", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp", "expm1",
+    "floor_divide", "gelu", "gelu_lp", "gelu_tanh", "gelu_tanh_lp", "hardsigmoid", "hardswish", "log",
+    "log1p", "low_precision", "mish", "polynomial", "power", "reciprocal", "remainder", "round_decimals",
+    "rsqrt", "selu", "sigmoid", "sigmoid_lp", "silu", "silu_lp", "softplus", "tanh", "tanh_lp",
 ]  # fmt: skip

@@ -132,13 +132,24 @@ def _exp2(x, coefficients):
     return select(tiny, 0.0, scaled)
 
 
+#: ``2**x`` for ``|x| <= 1/2`` (minimax, 3e-9)
+EXP2 = (0.0001535331976, 0.001339892624, 0.009618437849, 0.05550332367, 0.2402264774, 0.6931471825, 1.0)
+
+
+@composite
+def exp2(x):
+    """``2**x``, with subnormal results."""
+    tiny = x < -150.0
+    clamped = select(tiny, 0.0, minq(130.0, x))
+    t = clamped + ROUND
+    n = t - ROUND
+    return select(tiny, 0.0, scale_exp2(polynomial(clamped - n, *EXP2), n, t))
+
+
 @composite
 def exp2_fast(x):
     """``2**x`` for finite ``x < 127.5``, -inf or NaN (softmax); results below 2**-126 may be 0."""
-    return _exp2(
-        x,
-        (0.0001535331976, 0.001339892624, 0.009618437849, 0.05550332367, 0.2402264774, 0.6931471825, 1.0),
-    )
+    return _exp2(x, EXP2)
 
 
 @composite
@@ -155,3 +166,27 @@ def expm1(x):
     # Half the scale, because 2**128 is not a number although the result may be.
     half = scale_exp2(fma(0.0, r, 0.5), n, t)
     return select(abs_(x) < 1e-30, x, fma(p, half, half - 0.5) * 2.0)
+
+
+def _elu(x, times, times_low):
+    """``(exp(x) - 1) * (times + times_low)`` for negative `x`."""
+    t, _, r = reduce_exp(maxq(-25.0, x))
+    scale = as_float((as_int(t) << 23) + 0x3F800000)
+    # scale * (1 + r + q) - 1, the sum of the first parts with its rounding error
+    q = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404) * r * r
+    start, part = scale - 1.0, scale * r
+    high = start + part
+    low = fma(scale, q, (start - high) + part)
+    return fma(high, times, fma(high, times_low, low * times) if times_low else low * times)
+
+
+@composite
+def elu(x, alpha):
+    """`x` where it is positive, else ``alpha * (exp(x) - 1)``."""
+    return select(x < 0.0, _elu(x, alpha, 0.0), x)
+
+
+@composite
+def selu(x):
+    """``scale * elu(x, alpha)`` with the constants of self-normalising networks."""
+    return select(x < 0.0, _elu(x, 1.758099318, 2.32967174e-08), x * 1.050701022)

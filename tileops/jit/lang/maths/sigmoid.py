@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tileops.jit.lang.arith import abs_, copysign, fma, minq, reciprocal_lp, select
-from tileops.jit.lang.maths.exponential import exp_fast, exp_lp, polynomial, scale_exp2, split_exp, tail_exp_lp
+from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
+from tileops.jit.lang.maths.exponential import (
+    exp_fast,
+    exp_lp,
+    polynomial,
+    scale_exp2,
+    scales_natively,
+    split_exp,
+    tail_exp_lp,
+)
 from tileops.jit.lang.words import composite
 
 
@@ -39,8 +47,9 @@ def times_sigmoid(numerator, negative, zero, x, low=0.0):
     # What rounding added to the sum, over w (1 / w to 4 % for 1 <= w <= 2). Its zeros keep the sign of the quotient's.
     excess = ((w - 1.0) - z) * fma(w, -0.4857, 1.4571)
     quotient = numerator / w
-    scaled = fma(quotient, high, quotient * fma(high, excess, rest))
+    scaled = fma_exact(quotient, high, quotient * fma(high, excess, rest))
     small = scale_exp2(select(zero, quotient * 0.0, scaled), n, t)
+    small = copysign(small, quotient)  # a zero in it may have been -0 + 0
     return select(negative, small, select(zero, quotient, fma(quotient, excess, quotient)))
 
 
@@ -70,3 +79,80 @@ def silu_lp(x):
     """`silu` to a relative error of 1.6e-4."""
     z, factor = tail_exp_lp(-abs_(x))
     return x * (select(x < 0.0, z, 1.0) * reciprocal_lp(1.0 + z)) * select(x < 0.0, factor, 1.0)
+
+
+def _exp_of_size(x, low, limit):
+    """The exponential of ``-(|x| + low)`` as `split_exp` gives it, 0 from `limit` on: ``(high, rest, n, t, z, zero)``
+    with z its value.
+    """
+    size = abs_(x)
+    zero = size > limit
+    high, rest, n, t = split_exp(-minq(limit, size), low)
+    return high, rest, n, t, scale_exp2(select(zero, 0.0, high + rest), n, t), zero
+
+
+@composite
+def softplus(x, beta, threshold):
+    """``log(1 + exp(beta * x)) / beta``; `x` itself where ``beta * x > threshold``."""
+    scaled = x * beta
+    lost = fma_exact(x, beta, -scaled)
+    high, rest, n, t, z, zero = _exp_of_size(scaled, select(scaled < 0.0, lost, -lost), 150.0)
+    # log(1 + z) = z * (13 / 16 + d): what is added to the product is small, and so is its rounding error.
+    d = polynomial(
+        z - 0.5,
+        *(-0.003227530047, 0.005244986154, -0.006761017721, 0.01158053149, -0.02056762762),
+        *(0.03663475439, -0.06768796593, 0.1326090395, -0.2885271013, -0.001569779939),
+    )
+    part = fma_exact(high, 0.8125, fma(high + rest, d, rest * 0.8125))
+    # Divided before it is scaled, so that it may be small where beta is too. 1 / beta to twice the bits of float32.
+    inverse = 1.0 / beta
+    inverse_low = fma_exact(-inverse, beta, 1.0) * inverse
+    part = fma_exact(part, inverse, part * select(inverse_low == inverse_low, inverse_low, 0.0))
+    y = select(scaled > 0.0, x, 0.0) + scale_exp2(select(zero, 0.0, part), n, t)
+    return select(scaled > threshold, x, y)
+
+
+@composite
+def mish(x):
+    """``x * tanh(softplus(x))``, with subnormal results."""
+    high, rest, n, t, z, zero = _exp_of_size(x, 0.0, 110.0)
+    # Negative x: x z (2 + z) / (2 + 2 z + z**2), the quotient as 1 + z q.
+    q = z * polynomial(
+        z,
+        *(-0.002325661946, 0.01030292455, -0.01102386974, -0.03185525537, 0.1375732124),
+        *(-0.2530754507, 0.2504338026, -3.045024096e-05, -0.4999992549),
+    )
+    quotient = fma(x, q, x)
+    lost = fma(x, q, x - quotient)
+    product = fma_exact(quotient, high, fma(lost, high, quotient * rest))
+    small = scale_exp2(select(zero, quotient * 0.0, product), n, t)
+    # Positive x: x - x * 2 z**2 / (1 + 2 z + 2 z**2).
+    divisor = fma(z, fma(z, 2.0, 2.0), 1.0)
+    square = (z + z) * z
+    loss = _quotient(square, divisor)
+    return copysign(select(x < 0.0, small, select(zero, x, fma_exact(-loss, x, x))), x)
+
+
+def _quotient(x, y):
+    """``x / y`` within 1 ulp, for normal `y` with a normal reciprocal."""
+    if not scales_natively(y):
+        return x / y
+    # On wide vectors a division costs as much as thirty multiplications.
+    v = reciprocal_lp(y)
+    v = fma(v, fma(-y, v, 1.0), v)
+    quotient = x * v
+    return fma(fma(-quotient, y, x), v, quotient)
+
+
+@composite
+def hardsigmoid(x):
+    """``min(max(x + 3, 0), 6) / 6``."""
+    y = minq(6.0, maxq(0.0, x + 3.0))
+    # See `_quotient`.
+    return fma(y, 0.16666667163, y * -4.967053731e-9) if scales_natively(y) else y / 6.0
+
+
+@composite
+def hardswish(x):
+    """``x * hardsigmoid(x)``."""
+    return x * hardsigmoid(x)

@@ -1,0 +1,74 @@
+"""Powers and roots."""
+
+from __future__ import annotations
+
+import math
+
+from tileops.jit.lang import context
+from tileops.jit.lang.arith import abs_, as_float, as_int, fma, maxq, minq, rsqrt_exact, select, trunc
+from tileops.jit.lang.maths.doubles import fma_double, polynomial_double, to_double, to_single
+from tileops.jit.lang.maths.exponential import EXP2, ROUND, polynomial, scale_exp2
+from tileops.jit.lang.maths.logarithm import reduce_log
+from tileops.jit.lang.values import Value
+from tileops.jit.lang.words import composite, word
+
+_INF, _NAN = math.inf, math.nan
+_MAX = 3.4028234663852886e38
+
+#: ``log2(1 + f) / f`` for ``sqrt(1/2) <= 1 + f <= sqrt(2)``, relative error 1.1e-10
+_LOG2 = (
+    *(-0.086344784704281474, 0.15485671716406521, -0.15698242913574681, 0.15900168089674979),
+    *(-0.17904695077569249, 0.20609624139270624, -0.24050417357674447, 0.28854064406517627),
+    *(-0.36067280056635859, 0.4808983207232162, -0.72134752521307577, 1.4426950409393582),
+)
+
+
+def _log2_parts(x):
+    """``(f, e)`` with ``log2 |x| = e + log2(1 + f)``; e is infinite for 0 and infinities, NaN for NaN."""
+    size = abs_(x)
+    f, e = reduce_log(size)
+    e = select(size < _INF, e, size)
+    return f, select(x == 0.0, -_INF, e)
+
+
+def _exp2_special(x, y, r, n, t):
+    """``2**(r + n)`` with the sign and the special values of ``x**y``."""
+    r = minq(1.0, maxq(-1.0, r))
+    size = scale_exp2(polynomial(r, *EXP2), n, t)
+    whole = trunc(y)
+    half = y * 0.5
+    odd = (whole == y) & (trunc(half) != half)
+    value = as_float(as_int(size) ^ select(odd, as_int(x) & -0x80000000, 0))
+    value = select((x < 0.0) & (x > -_INF) & (whole != y), _NAN, value)
+    return select((y == 0.0) | (x == 1.0), 1.0, value)
+
+
+@composite
+def power(x, y):
+    """``x**y``, with the special values of C (torch.pow)."""
+    f, e = _log2_parts(x)
+    f = to_double(f)
+    logarithm = fma_double(polynomial_double(f, *_LOG2), f, to_double(e))
+    # Finite, so that (-1)**inf is 1; powers of anything else are 0 or infinite there, too.
+    product = to_double(minq(_MAX, maxq(-_MAX, y))) * logarithm
+    t = minq(129.0, maxq(-151.0, to_single(product))) + ROUND
+    n = t - ROUND
+    return _exp2_special(x, y, to_single(product - to_double(n)), n, t)
+
+
+@word
+def rsqrt(x):
+    """``1 / sqrt(x)``."""
+    estimate = context.emitter().rsqrt_lp(x.ir)
+    if estimate is None:
+        return rsqrt_exact(x)
+    v = Value(estimate, x.kind)
+    correction = fma(-(x * v), v, 1.0)
+    # NaN where x is 0 or infinite, which the estimate is right for.
+    return select(correction == correction, fma(v * 0.5, correction, v), v)
+
+
+@composite
+def reciprocal(x):
+    """``1 / x``, rounded once."""
+    return 1.0 / x
