@@ -49,6 +49,7 @@ def pointwise(
     result = Kind(COMPUTED[output])
 
     def emit(emitter: CudaEmitter, addresses: ir.Value, steps: ir.Value, packed: ir.Value) -> None:
+        emitter.halves = output in ("bf16", "f16")
         *places, target = items(emitter, addresses, len(present) + 1)
         own = iter(zip(places, items(emitter, steps, len(present)), strict=True))
         columns: list[Iterable[Value | None]] = []
