@@ -54,6 +54,18 @@ def test_every_layout_of_the_weight(dtype: torch.dtype, trans_b: bool) -> None:
         check(GemmFwdOp(trans_b=trans_b)(a, view), want, context=name)
 
 
+def test_a_pack_that_moves_into_huge_pages_stays_what_it_is() -> None:
+    a, b = cpu_operands(1, 2000, 1024, torch.float32)
+    packed = pack(b, huge_pages="later")
+    before = packed.buffer.clone()
+    packed.use_huge_pages()
+    assert packed.is_current
+    assert torch.equal(packed.buffer, before)
+    check(GemmFwdOp()(a, b), gemm.gemm(a, b))
+    with pytest.raises(CheckError, match="huge_pages: got True, expected 'now' or 'later'"):
+        pack(b, huge_pages=True)  # type: ignore[arg-type]
+
+
 def poisoned(weight: torch.Tensor) -> PackedWeight:
     """A pack whose use shows in the result."""
     packed = pack(weight)

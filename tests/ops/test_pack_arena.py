@@ -16,7 +16,7 @@ from tileops.ops.gemm import arena
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "_current", None)
+    monkeypatch.setattr(arena, "_current", {})
 
 
 def test_blocks_are_zeroed_aligned_and_disjoint() -> None:
@@ -44,11 +44,8 @@ def test_a_region_starts_at_a_huge_page() -> None:
 
 def test_memory_outlives_the_arena_and_goes_with_its_last_block() -> None:
     first, second = arena.allocate(1000), arena.allocate(1000)
-    region = arena._current
-    assert region is not None
-    mapping = weakref.ref(region.memory)
-    del region
-    arena._current = None
+    mapping = weakref.ref(arena._current[True].memory)
+    arena._current.clear()
     del first
     gc.collect()
     assert mapping() is not None
@@ -60,7 +57,19 @@ def test_memory_outlives_the_arena_and_goes_with_its_last_block() -> None:
 
 def test_no_bytes_need_no_region() -> None:
     assert arena.allocate(0).numel() == 0
-    assert arena._current is None
+    assert not arena._current
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_small_pages_that_are_gathered_keep_their_bytes(now: bool) -> None:
+    blocks = [arena.allocate(size, huge=False) for size in (100, 5 << 20, 1 << 20, 3 << 20)]
+    assert list(arena._current) == [False]
+    for block in blocks:
+        block.copy_(torch.arange(block.numel(), dtype=torch.uint8))
+        arena.gather(block, now)
+    for block in blocks:
+        assert torch.equal(block, torch.arange(block.numel(), dtype=torch.uint8))
+    arena.gather(arena.allocate(0, huge=False), now)
 
 
 def test_works_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,7 @@ def _compare(
         _measure_accuracy(result, decoder, reference, exact, tokenizer, ids, passage, max_tokens)
     contenders: dict[str, measure.Decoder] = {"tileops": decoder, "torch": reference}
     with _status(console, "preparing baselines"):
+        decoder.settle()
         for name in against:
             contenders[name] = _baseline(name, weights, decoder.max_len)
     bandwidths: list[float] = []

@@ -7,6 +7,7 @@ system when the last pack in it is gone.
 
 Getting a huge page takes long where the system has to clear it, or a virtual machine's host to find it: a region's
 pages are asked for at once, by all threads. Packing alone would have the threads wait for each other at every page.
+Where that costs more than a start may take, memory is taken in small pages and gathered into huge ones later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HUGE = 2 << 20
 _FIRST_REGION = 4 << 20
 _REGION = 64 << 20
 _ALIGNMENT = 128  # two cache lines: the adjacent-line prefetcher works on pairs
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
+_MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25  # Linux 5.14 and 6.1; Python has no names for them
 #: Nanoseconds that one thread takes for a byte of fresh pages.
 _POPULATE_NS = 0.5
 
@@ -34,14 +35,16 @@ _libc = ctypes.CDLL(None)
 
 
 class _Region:
-    """A mapped range, filled from its start."""
+    """A mapped range, filled from its start; in huge pages, or in small ones that may become huge."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, huge: bool) -> None:
         size = -(-nbytes // _HUGE) * _HUGE + _HUGE
         self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.used = -address % _HUGE
         self.size = size
+        if not huge:
+            return
         # Huge pages are only faster: a kernel without them, or out of them, serves small ones.
         with contextlib.suppress(AttributeError, OSError):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
@@ -74,26 +77,44 @@ def _map_pages(part: Sequence[int]) -> None:
 
 
 _lock = threading.Lock()
-_current: _Region | None = None
+#: The region that is being filled, in huge pages (True) and in small ones.
+_current: dict[bool, _Region] = {}
 
 
-def allocate(nbytes: int) -> torch.Tensor:
-    """Zeroed bytes ``[nbytes]``, 128-byte aligned, in huge pages where the system has them.
+def allocate(nbytes: int, huge: bool = True) -> torch.Tensor:
+    """Zeroed bytes ``[nbytes]``, 128-byte aligned.
+
+    Args:
+        nbytes: how many.
+        huge: in huge pages where the system has them; else in small ones, for `gather` to change that.
 
     Raises:
         MemoryError: the system has no more memory.
     """
-    global _current
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     with _lock:
-        found = None if _current is None else _current.take(nbytes)
+        region = _current.get(huge)
+        found = None if region is None else region.take(nbytes)
         if found is None:
-            size = _FIRST_REGION if _current is None else min(2 * _current.size, _REGION)
+            size = _FIRST_REGION if region is None else min(2 * region.size, _REGION)
             try:
-                _current = _Region(max(nbytes, size))
+                region = _current[huge] = _Region(max(nbytes, size), huge)
             except OSError as error:
                 raise MemoryError(f"no memory for a packed weight of {nbytes} bytes: {error}") from None
-            found = _current.take(nbytes)
+            found = region.take(nbytes)
             assert found is not None
     return found
+
+
+def gather(memory: torch.Tensor, now: bool) -> None:
+    """Has the system move memory of `allocate` into huge pages: now, or over the next minutes.
+
+    Reads and writes of the memory stay right, and wait for the page that is being moved. The page in which the memory
+    ends is left to what was allocated behind it.
+    """
+    start, stop = (address // _HUGE * _HUGE for address in (memory.data_ptr(), memory.data_ptr() + memory.numel()))
+    if start == stop or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    for advice in (mmap.MADV_HUGEPAGE, _MADV_COLLAPSE)[: 2 if now else 1]:
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), advice)

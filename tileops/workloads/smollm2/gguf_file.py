@@ -66,7 +66,7 @@ class TensorInfo:
 class _Cursor:
     """A position in the mapped file."""
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: mmap.mmap) -> None:
         self.data = data
         self.offset = 0
 
@@ -84,7 +84,17 @@ class _Cursor:
     def string(self) -> str:
         length = self.scalar("Q")
         start, self.offset = self.offset, self.offset + length
-        return str(self.data[start : self.offset], "utf-8")
+        return self.data[start : self.offset].decode()
+
+    def strings(self, count: int) -> list[str]:
+        """A tokenizer has a hundred thousand of them, hence the locals."""
+        data, offset, length_at, found = self.data, self.offset, struct.Struct("<Q").unpack_from, []
+        for _ in range(count):
+            start = offset + 8
+            offset = start + length_at(data, offset)[0]
+            found.append(data[start:offset].decode())
+        self.offset = offset
+        return found
 
     def value(self, kind: GGUFValueType) -> Any:
         if kind == GGUFValueType.STRING:
@@ -93,6 +103,8 @@ class _Cursor:
             item, count = GGUFValueType(self.scalar("I")), self.scalar("Q")
             if item in _SCALARS:
                 return self.scalars(_SCALARS[item], count)
+            if item == GGUFValueType.STRING:
+                return self.strings(count)
             return [self.value(item) for _ in range(count)]
         return self.scalar(_SCALARS[kind])
 
@@ -119,7 +131,7 @@ class GGUFFile:
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
         try:
-            self._read_header(_Cursor(memoryview(self._map)))
+            self._read_header(_Cursor(self._map))
         except (struct.error, ValueError) as error:
             raise ValueError(f"{path}: not a GGUF file, or a damaged one: {error}") from None
 

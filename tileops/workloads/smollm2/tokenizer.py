@@ -24,7 +24,8 @@ class ChatTokenizer:
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-        merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+        # The byte-level alphabet has no white space, so what separates is the only one.
+        merges = [(left, right) for left, right in map(str.split, metadata["tokenizer.ggml.merges"])]
         vocabulary = {token: index for index, token in enumerate(tokens)}
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
