@@ -169,7 +169,10 @@ def test_forbidden_compiling_forbids_measuring(searches: list) -> None:
 def test_a_real_search_is_recorded_and_found_again() -> None:
     op = RMSNormFwdOp((512,))
     x, weight = torch.randn(64, 512), torch.randn(512)
+    before = x.clone(), weight.clone()
     (found,) = op.autotune(x, weight, budget=40.0).kernels
+    assert torch.equal(x, before[0])
+    assert torch.equal(weight, before[1])
     assert found.measured >= 1
     assert math.isfinite(found.default_seconds)
     expected = torch.nn.functional.rms_norm(x, (512,), weight, torch.finfo(torch.float32).eps)
