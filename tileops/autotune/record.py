@@ -131,10 +131,11 @@ class RecordStore:
 
     def __init__(self, root: Path, trust_group: bool = False, bundles: Sequence[Bundle] = ()) -> None:
         self.root = root
-        self._records = str(root / RECORDS)  # asked at every new kind of call
+        self._records = str(root / RECORDS)
         self.bundles = tuple(bundles)
         self.disk = ByteStore(root, RECORDS, trust_group=trust_group)
         self._known: dict[str, Record | None] = {}
+        self._look_again = 0.0  # math.inf once there was something
 
     def get(self, key: ArtifactKey, fresh: bool = False) -> Record | None:
         """The record of `key`, remembered for the life of the process; `fresh` looks again."""
@@ -143,8 +144,17 @@ class RecordStore:
         return self._known[key.digest]
 
     def may_hold(self) -> bool:
-        """False where nothing was ever recorded, so that a new call need not look."""
-        return bool(self.bundles) or os.path.isdir(self._records)
+        """False where nothing was ever recorded, so that a new call need not look. Asked at every new kind of call: the
+        file system, which another process may write to, is asked once a second at most.
+        """
+        if self._look_again == math.inf:
+            return True
+        now = time.monotonic()
+        if now < self._look_again:
+            return False
+        found = bool(self.bundles) or os.path.isdir(self._records)
+        self._look_again = math.inf if found else now + 1.0
+        return found
 
     def _read(self, key: ArtifactKey) -> Record | None:
         """What was measured here comes before what came with a bundle."""
@@ -189,6 +199,7 @@ class RecordStore:
         """
         check_intact(data, digest)
         self._known.pop(digest, None)
+        self._look_again = math.inf
         return self.disk.put(digest, data)
 
     def verify(self) -> tuple[int, list[Damage]]:
@@ -215,21 +226,28 @@ class RecordStore:
     def put(self, key: ArtifactKey, record: Record) -> bool:
         """Stores `record`; False where that was not possible. This process uses it either way."""
         self._known[key.digest] = record
+        self._look_again = math.inf
         return self.disk.put(key.digest, record.encode(key))
 
 
 _stores: dict[tuple[Any, ...], RecordStore] = {}
+_latest: tuple[Any, Any, RecordStore | None] = None, None, None  # settings, stores, and what they name
 _stores_lock = threading.Lock()
 
 
 def default_records() -> RecordStore:
     """The records of the cache directory that the settings in force name."""
+    global _latest
     now = settings.current()
+    known, stores, store = _latest
+    if store is not None and known is now and stores is _stores:
+        return store
     facts = (now.cache_dir, now.cache_trust, now.cache_path)
     with _stores_lock:
         if facts not in _stores:
             trust_group = now.cache_trust == "group" and now.cache_dir is not None
             _stores[facts] = RecordStore(default_root(), trust_group, open_bundles(now.cache_path))
+        _latest = now, _stores, _stores[facts]
         return _stores[facts]
 
 

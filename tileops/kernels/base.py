@@ -53,10 +53,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a contiguous tensor of `shape`."""
     strides = []
     step = 1
-    for size in reversed(shape):
+    for size in shape[::-1]:
         strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+        if size > 1:
+            step *= size
+    return tuple(strides[::-1])
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,16 @@ class Kernel:
         kernel compiles at most eight variants per dtype and config, however many shapes it meets.
         """
         raise NotImplementedError(f"{cls.__name__} does not say what it compiles: define programs(call, config)")
+
+    @classmethod
+    def compile_class(cls, call: Any) -> Hashable:
+        """Everything of `call` that `refusal`, `default_config`, `programs` and `identity` look at, besides its device:
+        calls of one op with equal classes are served by one kernel instance, and choosing it again costs a look-up.
+
+        None where a class does not say; then it is asked everything for each new signature. Sizes may enter only as
+        the few cases that they decide, as in `programs`.
+        """
+        return None
 
     @classmethod
     def identity(cls, call: Any, config: Config) -> Hashable:

@@ -26,8 +26,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,35 +35,27 @@ from tileops import autotune, backend, jit, manifest
 from tileops.backend import registry
 from tileops.errors import CheckError, DispatchError, OpNotAvailableError, TileOpsWarning
 from tileops.jit.store import built_for
-from tileops.kernels.base import CallSpec, Kernel, KernelInterface
+from tileops.kernels.base import CallSpec, DeviceFacts, Kernel, KernelInterface
 from tileops.manifest.signature import OUT
 from tileops.ops import (
     calling,
-    contents,
     dispatch,
-    effects,
     generation,
     observing,
-    recording,
     selection,
     targets,
     tuning,
 )
 from tileops.ops.boundary import Boundary
+from tileops.ops.call_kinds import CallKind
 from tileops.ops.dtypes import candidate_dtypes
-from tileops.ops.effects import FRESH, Effects
-from tileops.ops.facts import CallFacts, allocated_spec, device_facts, numel, spec_of
+from tileops.ops.effects import Effects
+from tileops.ops.facts import CallFacts
 from tileops.ops.gradients import Gradient
 from tileops.ops.placing import Placing
-from tileops.ops.plans import (
-    CallRecord,
-    Hot,
-    Plan,
-    PlanCache,
-    allocate_and_launch,
-    allocate_and_launch_once,
-    allocate_only,
-)
+from tileops.ops.planning import Planning, current_device
+from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache
+from tileops.ops.selection import KnownKernels
 
 _instances: weakref.WeakSet[Op] = weakref.WeakSet()
 
@@ -83,7 +73,7 @@ class _PerThread(threading.local):
     plan: Plan | None = None
 
 
-class Op(Boundary, Placing):
+class Op(Planning, Boundary, Placing):
     """Base class of all operators.
 
     Construction checks parameters and fixes shape structure; it probes no device and compiles nothing. Dtypes
@@ -156,6 +146,8 @@ class Op(Boundary, Placing):
         self._sites = selection.check_kernel_types(cls.__name__, self._all_kernel_types(), cls.interfaces)
         self._lock = threading.RLock()
         self._thread = _PerThread()
+        self._kinds: dict[Hashable, CallKind] = {}
+        self._known: dict[tuple[str, str, int], KnownKernels] = {}
         self._reset_plans()
         self._built: dict[str, dict[Hashable, Built]] = {site: {} for site in cls.interfaces}
         self._target_kernels: dict[Hashable, Callable[..., Any]] = {}
@@ -232,91 +224,7 @@ class Op(Boundary, Placing):
         """
         self._call_device(tensors)
 
-    # A new call signature
-
-    def _make_plan(self, key: Hashable, tensors: tuple[Any, ...], token: Any = None) -> Plan:
-        """Checks a call of a signature that was not seen before, chooses and builds its kernel, and remembers
-        how to run it.
-        """
-        with self._lock:
-            plan = self._plan_of(key)
-            if plan is None:
-                plan = self._plan_call(tensors, token)
-                self._plans.insert(key, plan)
-        return plan
-
-    def _plan_call(self, tensors: tuple[Any, ...], token: Any) -> Plan:
-        name = type(self).__name__
-        self._require_tensors(tensors)
-        device = self._call_device(tensors)
-        checked = self._signature.check_call(self._construction, tensors)
-        found = None if self._plain else effects.effects_at(self.entry, checked.branch)
-        outputs = effects.output_specs(checked, found)
-        present = next((tensor for tensor in tensors if tensor is not None), None)
-        dtype = next(item.dtype for item in checked.outputs if item is not None) if present is None else present.dtype
-        record, facts = CallRecord(checked, dtype, device, None), None
-        if device.type == "meta":
-            return Plan(allocate_only(outputs, device), record)
-        facts = self._facts(tensors, device, checked, token)
-        record = CallRecord(checked, dtype, device, facts)
-        recording.record(self, facts)
-        target = registry.select_target(name, self.target, device)
-        settle: Callable[[], Any] | None = None
-        if self._writes_nothing(tensors, outputs, found):
-            run = allocate_only(outputs, device)
-        elif target != backend.BUILTIN:
-            kernel = self._target_kernel(target, tensors, facts)
-            run = targets.runner(name, target, kernel, checked, device, self._input_names, found)
-        else:
-            with _current_device(device):
-                launch = self._bind(facts)
-            if self._plain and device.type == "cpu":
-                run = allocate_and_launch_once(outputs, device, launch)
-                settle = partial(allocate_and_launch, self._input_names, outputs, device, launch)
-            else:
-                held = self._held_on(device, checked)
-                run = allocate_and_launch(self._input_names, outputs, device, launch, held)
-        whole = contents.validated(name, self._input_names, self._construction, checked, run)
-        if whole is not run:
-            settle = None
-        if found is not None and found.writes:
-            whole = effects.writing(name, self._input_names, found, whole)
-        return Plan(whole, record, facts.packed, settle)
-
-    def _writes_nothing(self, tensors: Sequence[Any], outputs: Sequence[Any], found: Effects | None) -> bool:
-        """Whether every tensor that a call writes, each output and each written input, has no elements."""
-        written = [] if found is None else [tensors[place] for place in found.writes]
-        return all(tensor.numel() == 0 for tensor in written) and all(
-            output is None or isinstance(output, int) or numel(output[0]) == 0 for output in outputs
-        )
-
-    def _facts_of(self, tensors: Sequence[Any]) -> CallFacts:
-        """Checks a call without running it."""
-        self._require_tensors(tensors)
-        device = self._call_device(tensors)
-        return self._facts(tensors, device, self._signature.check_call(self._construction, tensors))
-
-    def _facts(self, tensors: Sequence[Any], device: torch.device, checked: Any, token: Any = None) -> CallFacts:
-        facts = {
-            name: None if tensor is None else spec_of(tensor)
-            for name, tensor in zip(self._input_names, tensors, strict=True)
-        }
-        if self._held_slots:
-            held = self._held_on(device, checked)
-            facts |= {
-                slot.name: None if tensor is None else spec_of(tensor)
-                for slot, tensor in zip(self._held_slots, held, strict=True)
-            }
-        places = None if self._plain else effects.effects_at(self.entry, checked.branch).results
-        for number, (name, output) in enumerate(zip(self.entry.signature.outputs, checked.outputs, strict=True)):
-            if output is None:
-                facts[name] = None
-            elif places is None or places[number] == FRESH:
-                facts[name] = allocated_spec(output.shape, output.dtype, device)
-            else:
-                facts[name] = spec_of(tensors[places[number]])
-        layout = None if token is None else token.layout
-        return CallFacts(device_facts(device), facts, checked.indices, layout)
+    # What a class says of its calls
 
     def _call_spec(self, facts: CallFacts) -> CallSpec:
         """The call spec of the op's interface. Ops with several call sites override `_bind` instead."""
@@ -355,6 +263,12 @@ class Op(Boundary, Placing):
                 preferred.
             KernelCompileError: the kernel does not compile.
         """
+        known = self._known_at(interface, call.device)
+        compile_class = known.classify(call)
+        kernel = known.kernels.get(compile_class)
+        if kernel is not None and not self.tune and not tuning.may_differ(self):
+            observing.count(type(self).__name__, "hits")
+            return kernel
         kernel_type = self._choose(interface, call)
         with self._lock:
             config = tuning.config_for(self, kernel_type, call)
@@ -365,7 +279,16 @@ class Op(Boundary, Placing):
                 with built_for(type(self).__name__):
                     built = Built(build(kernel_type, call, config), call)
                 self._built[interface][identity] = built
+            if compile_class is not None and not self.tune and not tuning.may_differ(self):
+                known.kernels[compile_class] = built.kernel
             return built.kernel
+
+    def _known_at(self, interface: str, device: DeviceFacts) -> KnownKernels:
+        key = interface, device.type, device.index
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = KnownKernels(self._sites[interface], device.type)
+        return known
 
     def get_or_build_kernel(self, name: str, inputs: Sequence[torch.Tensor | None]) -> Callable[..., Any] | Kernel:
         """The kernel for these inputs: a target's callable, or the in-tree kernel of a call site.
@@ -380,7 +303,7 @@ class Op(Boundary, Placing):
         target = registry.select_target(type(self).__name__, self.target, device)
         if target != backend.BUILTIN:
             return self._target_kernel(target, tensors, facts)
-        with _current_device(device):
+        with current_device(device):
             return self.kernel_for(name, self._call_spec(facts))
 
     def _target_kernel(self, target: str, tensors: Sequence[Any], facts: CallFacts) -> Callable[..., Any]:
@@ -462,6 +385,7 @@ class Op(Boundary, Placing):
         with self._lock:
             self._reset_plans()
             self._built = {site: {} for site in self.interfaces}
+            self._known = {}
 
     # What is known of the last call on this thread
 
@@ -563,11 +487,6 @@ def build(kernel_type: type[Kernel], call: CallSpec, config: Any) -> Kernel:
     """Compiles or loads everything that a kernel needs and makes the instance."""
     programs = kernel_type.programs(call, config)
     return kernel_type(config, {name: jit.get_entry(program) for name, program in programs.items()})
-
-
-def _current_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Building and loading for a GPU happens with that GPU current."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _rebuild(cls: type[Op], params: dict[str, Any], target: str | None, tune: bool) -> Op:

@@ -22,6 +22,7 @@ dispatcher, which resolves them first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,9 @@ import torch
 from tileops.ops._torch_guards import guards
 from tileops.ops.facts import placement
 from tileops.ops.plans import execute
+
+#: Tensors of a call up to which it is looked at whether one is passed twice.
+_COMPARED = 4
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,17 @@ def _operands(slots: Sequence[Slot], packed: str | None) -> str:
     )
 
 
+def _fits(names: Sequence[str]) -> str:
+    """Whether the plan serves these tensors; a plan has another test for calls that pass one of them twice. Of many
+    tensors no two are compared: such calls are found by signature.
+    """
+    test = f"plan.fits({', '.join(names)})"
+    pairs = [f"{a} is {b}" for a, b in itertools.combinations(names, 2)]
+    if not pairs or len(names) > _COMPARED:
+        return test
+    return f"{test} or ({' or '.join(pairs)}) and plan.twice({', '.join(names)})"
+
+
 _FINISH = ["plan.used = True", "self._thread.plan = plan", "return result"]
 
 
@@ -112,22 +127,22 @@ def _quick(slots: Sequence[Slot], packed: str | None) -> list[str]:
     """
     names = [slot.name for slot in slots]
     optional = [slot.name for slot in slots if slot.optional]
-    required = ", ".join(slot.name for slot in slots if not slot.optional)
-    everything = ", ".join(names)
+    required = [slot.name for slot in slots if not slot.optional]
     lines = ["hot = self._hot"]
     if packed is not None:
-        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", f"fits = plan.fits({everything})"]
+        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", f"fits = {_fits(names)}"]
     elif not optional:
-        lines += ["plan = hot.bare", f"fits = plan.fits({everything})"]
+        lines += ["plan = hot.bare", f"fits = {_fits(names)}"]
     else:
         lines += [
             f"if {' and '.join(f'{name} is None' for name in optional)}:",
             "    plan = hot.bare",
-            f"    fits = plan.fits({required})",
+            f"    fits = {_fits(required)}",
             "else:",
             "    plan = hot.full",
-            f"    fits = plan.fits({everything})",
+            f"    fits = {_fits(names)}",
         ]
+    everything = ", ".join(names)
     test = f"fits and {guards().quick} and not (plan.tracked and _grad_enabled())"
     run = [f"result = plan.run({_operands(slots, packed)})", *_FINISH]
     if packed is None:

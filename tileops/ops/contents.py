@@ -19,12 +19,15 @@ from tileops.manifest.primitives import PREDICATES, DomainError
 from tileops.manifest.workload import call_arguments
 
 
+def validates(construction: Any) -> bool:
+    """Whether an op was constructed to check the contents of its metadata tensors."""
+    return construction.values.get("validate_inputs") is True
+
+
 def validated(
     op: str, names: Sequence[str], construction: Any, checked: Any, run: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`run` with the contents of its tensors checked first, where the op was constructed to do that."""
-    if construction.values.get("validate_inputs") is not True:
-        return run
+    """`run` with the contents of its tensors checked first, for an op that `validates`."""
     inputs = checked.branch.inputs
     constrained = [name for name in names if name in inputs and inputs[name].decl.requires]
     if not constrained:

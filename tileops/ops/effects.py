@@ -120,10 +120,11 @@ def _effects(entry: Entry, written: set[str], out: bool, outputs: set[str]) -> E
 
 def output_specs(checked: Any, found: Effects | None) -> list[Any]:
     """What becomes of each output: shape and dtype of a new tensor, the position of the caller's, or None."""
-    places = [FRESH] * len(checked.outputs) if found is None else found.results
+    if found is None:
+        return [None if output is None else (tuple(output.shape), output.dtype) for output in checked.outputs]
     return [
         None if output is None else (tuple(output.shape), output.dtype) if place == FRESH else place
-        for output, place in zip(checked.outputs, places, strict=True)
+        for output, place in zip(checked.outputs, found.results, strict=True)
     ]
 
 

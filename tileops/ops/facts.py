@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,15 +43,24 @@ def placement(tensor: torch.Tensor) -> tuple[torch.device, int]:
     return device, (address_class(tensor) if device.type == "cuda" else 0)
 
 
+#: dtype -> (name, bytes of an element)
+_DTYPES = {getattr(torch, name): (name, size) for name, (size, _) in DTYPES.items() if hasattr(torch, name)}
+
+
+def _described(dtype: torch.dtype) -> tuple[str, int]:
+    return _DTYPES.get(dtype) or (name_of(dtype), dtype.itemsize)
+
+
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """The facts of one tensor. Strides of axes of size one are normalised, so equal layouts compare equal."""
+    name, itemsize = _described(tensor.dtype)
     shape = tuple(tensor.shape)
-    strides = contiguous_strides(shape) if tensor.is_contiguous() else tuple(tensor.stride())
+    strides = contiguous_strides(shape) if tensor.is_contiguous() else tensor.stride()
     if tensor.is_cpu:
-        return _spec("cpu", name_of(tensor.dtype), shape, strides, tensor.element_size())
+        return _spec("cpu", name, shape, strides, itemsize)
     device = tensor.device
-    alignment = address_class(tensor) if device.type == "cuda" else tensor.element_size()
-    return _spec(str(device), name_of(tensor.dtype), shape, strides, alignment)
+    alignment = address_class(tensor) if device.type == "cuda" else itemsize
+    return _spec(str(device), name, shape, strides, alignment)
 
 
 def _spec(device: str, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], alignment: int) -> TensorSpec:
@@ -66,31 +73,39 @@ def _spec(device: str, dtype: str, shape: tuple[int, ...], strides: tuple[int, .
 def allocated_spec(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> TensorSpec:
     """The facts of an output that is allocated for the call."""
     size = tuple(shape)
-    name = name_of(dtype)
-    if device.type == "cpu":
-        return _spec("cpu", name, size, contiguous_strides(size), DTYPES[name][0])
-    alignment = 16 if device.type == "cuda" else DTYPES[name][0]
-    return _spec(str(device), name, size, contiguous_strides(size), alignment)
+    name, itemsize = _described(dtype)
+    kind = device.type
+    if kind == "cpu":
+        return _spec("cpu", name, size, contiguous_strides(size), itemsize)
+    return _spec(str(device), name, size, contiguous_strides(size), 16 if kind == "cuda" else itemsize)
 
 
-@dataclass(frozen=True)
-class CallFacts:
-    """A checked call, as `Op._call_spec` sees it.
+class CallFacts(dict[str, Any]):
+    """A checked call, as `Op._call_spec` sees it: the `TensorSpec` of every input and output by manifest name, None for
+    an absent one.
 
     Attributes:
         device: the call device.
-        tensors: facts of every input and output by manifest name; None for an absent one.
         indices: values of the indices that the call solved.
         packed: layout of a packed operand, where the op has one.
     """
 
-    device: DeviceFacts
-    tensors: dict[str, TensorSpec | None]
-    indices: dict[str, Any]
-    packed: str | None = None
+    def __init__(
+        self,
+        device: DeviceFacts,
+        tensors: Mapping[str, TensorSpec | None],
+        indices: dict[str, Any],
+        packed: str | None = None,
+    ) -> None:
+        super().__init__(tensors)
+        self.device = device
+        self.indices = indices
+        self.packed = packed
 
-    def __getitem__(self, name: str) -> Any:
-        return self.tensors[name]
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """The facts themselves."""
+        return self
 
 
 def call_device(
@@ -122,7 +137,3 @@ def call_device(
                 f"move one with .to()",
             )
     return None if first is None else first[1]
-
-
-def numel(shape: Sequence[int]) -> int:
-    return math.prod(shape)

@@ -18,6 +18,8 @@ from tileops.ops.facts import CallFacts
 
 Run = Callable[..., Any]
 
+empty_strided = torch.empty_strided
+
 #: Weights whose plans an op finds at once.
 _WEIGHTS = 4096
 #: A plan alternating between states (grad mode, parameters and tensors) stops chasing them.
@@ -27,9 +29,10 @@ _RENEWALS = 16
 OutputSpec = tuple[tuple[int, ...], torch.dtype] | int | None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CallRecord:
-    """The facts of a call that completed; `eval_roofline()` and `op.dtype` read them.
+    """The facts of a call that completed; `eval_roofline()` and `op.dtype` read them. Never changed (not frozen: a new
+    kind of call makes one, and freezing costs a microsecond).
 
     Attributes:
         checked: what the generated call check found out.
@@ -57,11 +60,13 @@ class Plan:
             does.
         settle: makes a `run` that costs more to make and less to call, for a plan that is used again; or None.
         tracked: one of those tensors required a gradient (and grad mode was off).
+        twice: ``twice(*tensors)``: the same for calls that pass some tensor more than once, in the same places as an
+            earlier call did (`fits` refuses all of them).
         renewals: how often `fits` may still be made anew for tensors that it refused; above the limit before the first
             call.
     """
 
-    __slots__ = ("fits", "layout", "record", "renewals", "run", "settle", "tracked", "used")
+    __slots__ = ("fits", "layout", "record", "renewals", "run", "settle", "tracked", "twice", "used")
 
     def __init__(
         self, run: Run, record: CallRecord, layout: str | None = None, settle: Callable[[], Run] | None = None
@@ -71,7 +76,7 @@ class Plan:
         self.record = record
         self.used = True
         self.layout = layout
-        self.fits = _never
+        self.fits = self.twice = _never
         self.tracked = False
         # On CUDA the alignment of an address is part of the signature, and `fits` does not see it.
         self.renewals = _RENEWALS + 1 if record.device.type == "cpu" else 0
@@ -86,14 +91,44 @@ class Plan:
         settle = self.settle  # read once: another thread may be here too
         if settle is not None:
             self.run, self.settle = settle(), None
-        if not self.fits(*tensors):
-            self.renewals -= 1
+        if self.fits(*tensors) or self.twice(*tensors):
+            return
+        self.renewals -= 1
+        if len({id(tensor) for tensor in tensors}) < len(tensors):
+            self.twice = _repeated_check(tensors)
+        else:
             self.tracked = any(tensor.requires_grad for tensor in tensors)
             self.fits = tensor_check(tensors)
 
 
 def _never(*tensors: Any) -> bool:
     return False
+
+
+def _repeated_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """`tensor_check` for a call that passes a tensor more than once: true where the same places hold the same tensor
+    again, and false wherever a gradient may be needed.
+    """
+    places: dict[int, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(id(tensor), []).append(place)
+    firsts = [found[0] for found in places.values()]
+    names = [f"t{place}" for place in range(len(tensors))]
+    same = [f"{names[found[0]]} is {names[place]}" for found in places.values() for place in found[1:]]
+    tests = [*same, f"check({', '.join(names[place] for place in firsts)})"]
+    if any(tensor.requires_grad for tensor in tensors):
+        tests.append("not grad_enabled()")
+    make = _repeated(tuple(names), tuple(tests))
+    return make(tensor_check([tensors[place] for place in firsts]))
+
+
+@lru_cache(maxsize=64)
+def _repeated(names: tuple[str, ...], tests: tuple[str, ...]) -> Callable[..., Callable[..., bool]]:
+    source = f"def make(check):\n    return lambda {', '.join(names)}: {' and '.join(tests)}\n"
+    made: Callable[..., Callable[..., bool]] = execute(
+        source, f"tileops check {len(names)} {' '.join(tests)}", {"grad_enabled": torch.is_grad_enabled}
+    )["make"]
+    return made
 
 
 class Hot:
@@ -233,14 +268,17 @@ def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device
         launch: a bound kernel.
     """
     if len(outputs) == 1 and outputs[0] is not None:
-        allocate = allocator(outputs[0], device)
+        shape, dtype = outputs[0]  # type: ignore[misc]
+        if not pages.large_output(shape, dtype, device):
+            strides = contiguous_strides(shape)
 
-        def single(*tensors: torch.Tensor | None) -> Any:
-            result = allocate()
-            launch(*tensors, result)
-            return result
+            def single(*tensors: torch.Tensor | None) -> Any:
+                # Half the price of ``torch.empty``, which parses its sizes.
+                result = empty_strided(shape, strides, dtype=dtype, device=device)
+                launch(*tensors, result)
+                return result
 
-        return single
+            return single
     make = [allocator(output, device) for output in outputs]
 
     def several(*tensors: torch.Tensor | None) -> Any:

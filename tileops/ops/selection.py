@@ -4,7 +4,7 @@ silent fallback.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +85,30 @@ def _beaten_by(kernel: type[Kernel]) -> set[type[Kernel]]:
             found.add(beaten)
             pending.extend(beaten.preferred_over)
     return found
+
+
+class KnownKernels:
+    """The kernels that serve the calls of one site on one device, by compile class.
+
+    Attributes:
+        classify: the compile class of a call, None where an implementation that runs on the device does not say.
+        kernels: what was chosen and built for a class.
+    """
+
+    __slots__ = ("classify", "kernels")
+
+    def __init__(self, kernels: Iterable[type[Kernel]], device: str) -> None:
+        classes = [kernel.compile_class for kernel in kernels if device in kernel.devices]
+        self.classify: Callable[[Any], Hashable] = classes[0] if len(classes) == 1 else _together(classes)
+        self.kernels: dict[Hashable, Kernel] = {}
+
+
+def _together(classes: Sequence[Callable[[Any], Hashable]]) -> Callable[[Any], Hashable]:
+    def classify(call: Any) -> Hashable:
+        found = tuple([compile_class(call) for compile_class in classes])
+        return None if None in found or not found else found
+
+    return classify
 
 
 def explain(kernels: Iterable[type[Kernel]], call: CallSpec) -> list[Verdict]:

@@ -230,11 +230,19 @@ class CallSignature:
         Raises:
             CheckError: a declaration does not hold.
         """
+        return self.check_of(construction, tensors)(*tensors)
+
+    def check_of(self, construction: Construction, tensors: Sequence[torch.Tensor | None]) -> Callable[..., Checked]:
+        """The function ``check(*tensors)`` of calls in which the same tensors are present.
+
+        Raises:
+            CheckError: no call may have this presence.
+        """
         presence = tuple([tensor is not None for tensor in tensors])
         check = construction._checks.get(presence)
         if check is None:
             check = construction._checks[presence] = self._maker(construction, presence)(construction.values)
-        return check(*tensors)
+        return check
 
     def source(self, construction: Construction, presence: Sequence[bool]) -> str:
         """The generated Python of the check for calls with these tensors present (in `forward_order`)."""

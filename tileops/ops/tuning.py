@@ -85,6 +85,11 @@ def tune_op(
     )
 
 
+def may_differ(op: Op) -> bool:
+    """Whether calls of one compile class may have different tile parameters: those found for some of its sizes."""
+    return bool(op._chosen) or _has_records()
+
+
 def _has_records() -> bool:
     """Whether anything was ever recorded: without records a new call is not slowed down by looking for
     them.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ import torch
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec, interface_of
+from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec, contiguous_strides, interface_of
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 #: Tensor operands that a kernel takes.
@@ -103,6 +103,12 @@ class Plan:
     @classmethod
     def of(cls, output: TensorSpec, operands: Sequence[Operand]) -> Plan:
         """The plan of a call."""
+        dense = contiguous_strides(output.shape)
+        if output.strides == dense and all(operand.strides == dense for operand in operands):
+            size = output.numel
+            itemsizes = [*(operand.itemsize for operand in operands), output.itemsize]
+            steps = tuple([(itemsize,) for itemsize in itemsizes])
+            return cls("rows", ("unit",) * len(operands), (size,), steps, -(-size // BLOCK))
         order = sorted(range(output.ndim), key=lambda axis: -abs(output.strides[axis]))
         tensors = (*(operand.strides for operand in operands), output.strides)
         shape = tuple(output.shape[axis] for axis in order)
@@ -198,10 +204,32 @@ class ElementwiseCpuKernel(Kernel):
         return {"unroll": 4, "streaming": output.numel * output.itemsize >= STREAMING_BYTES}
 
     @classmethod
+    def compile_class(cls, call: Any) -> Hashable:
+        operands, plan = cls.cut(call)
+        return (
+            cls.function(call),
+            *[None if operand is None else operand.dtype for operand in operands],
+            plan.form,
+            plan.kinds,
+            tuple([value is not None for value in cls.scalars(call)]),
+            cls.options(call),
+            call.output.dtype,
+            tuple(cls.default_config(call).values()),
+        )
+
+    @classmethod
+    def cut(cls, call: Any) -> tuple[tuple[Operand | None, ...], Plan]:
+        """The operands of a call and its plan, which choosing, building and binding the kernel ask for in turn."""
+        known: tuple[tuple[Operand | None, ...], Plan] | None = call.__dict__.get("_cut")
+        if known is None:
+            operands = cls.operands(call)
+            known = operands, Plan.of(call.output, [operand for operand in operands if operand is not None])
+            call.__dict__["_cut"] = known
+        return known
+
+    @classmethod
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:
-        operands, output = cls.operands(call), call.output
-        present = [operand for operand in operands if operand is not None]
-        plan = Plan.of(output, present)
+        (operands, plan), output = cls.cut(call), call.output
         program = Program.of(
             f"tileops.kernels.elementwise._template_cpu:{plan.form}",
             ["ptr"] * (3 + MAX_OPERANDS + (plan.form == "tiles")),
@@ -216,9 +244,8 @@ class ElementwiseCpuKernel(Kernel):
         return {"main": program}
 
     def bind(self, call: Any) -> Callable[..., None]:
-        operands = [operand for operand in self.operands(call) if operand is not None]
-        output = call.output
-        plan = Plan.of(output, operands)
+        (found, plan), output = self.cut(call), call.output
+        operands = [operand for operand in found if operand is not None]
         geometry = plan.geometry(streaming=bool(self.config["streaming"]))
         words = scalar_words(self.scalars(call), operands[0].dtype)
         constants = (ctypes.c_int64 * max(len(words), 1))(*words)

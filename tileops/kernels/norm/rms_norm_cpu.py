@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -42,6 +42,10 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
     @classmethod
     def default_config(cls, call: RMSNormCall) -> Config:
         return {"unroll": 4}
+
+    @classmethod
+    def compile_class(cls, call: RMSNormCall) -> Hashable:
+        return call.x.dtype, _is_dense(call)
 
     @classmethod
     def programs(cls, call: RMSNormCall, config: Config) -> dict[str, Program]:

@@ -1,0 +1,157 @@
+"""A call signature that was not seen before: checking it, and making the plan that serves it from now on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+
+from tileops import backend
+from tileops.backend import registry
+from tileops.ops import call_kinds, calling, contents, effects, recording, targets
+from tileops.ops.call_kinds import CallKind, kind_key
+from tileops.ops.effects import FRESH, Effects
+from tileops.ops.facts import CallFacts, allocated_spec, device_facts, spec_of
+from tileops.ops.plans import (
+    CallRecord,
+    Plan,
+    PlanCache,
+    allocate_and_launch,
+    allocate_and_launch_once,
+    allocate_only,
+)
+
+if TYPE_CHECKING:
+    from tileops.ops.base import Op
+
+
+class Planning:
+    """The part of `Op` that plans calls. Everything that a plan does is settled here; running it looks at nothing."""
+
+    target: str | None
+    entry: ClassVar[Any]
+    _signature: ClassVar[Any]
+    _plain: ClassVar[bool]
+    _held_slots: ClassVar[tuple[calling.Slot, ...]]
+    _input_names: ClassVar[tuple[str, ...]]
+    _construction: Any
+    _lock: Any
+    _plans: PlanCache
+    _plan_of: Callable[[Hashable], Plan | None]
+    _kinds: dict[Hashable, CallKind]
+    _require_tensors: Callable[..., None]
+    _call_device: Callable[..., torch.device]
+    _held_on: Callable[..., list[torch.Tensor | None]]
+    _target_kernel: Callable[..., Callable[..., Any]]
+    _bind: Callable[[CallFacts], Callable[..., None]]
+
+    def _make_plan(self, key: Hashable, tensors: tuple[Any, ...], token: Any = None) -> Plan:
+        """Checks a call of a signature that was not seen before, chooses and builds its kernel, and remembers
+        how to run it.
+        """
+        with self._lock:
+            plan = self._plan_of(key)
+            if plan is None:
+                plan = self._plan_call(tensors, token)
+                self._plans.insert(key, plan)
+        return plan
+
+    def _plan_call(self, tensors: tuple[Any, ...], token: Any) -> Plan:
+        kind = self._kind_of(tensors)
+        device, found = kind.device, kind.effects
+        checked = kind.check(*tensors)
+        outputs = effects.output_specs(checked, found)
+        dtype = kind.dtype
+        if dtype is None:
+            dtype = next(item.dtype for item in checked.outputs if item is not None)
+        if kind.facts is None:
+            return Plan(allocate_only(outputs, device), CallRecord(checked, dtype, device, None))
+        name = type(self).__name__
+        facts = self._facts(tensors, kind, checked, token)
+        record = CallRecord(checked, dtype, device, facts)
+        recording.record(cast("Op", self), facts)
+        target = registry.select_target(name, self.target, device)
+        settle: Callable[[], Any] | None = None
+        if self._writes_nothing(tensors, outputs, found):
+            run = allocate_only(outputs, device)
+        elif target != backend.BUILTIN:
+            kernel = self._target_kernel(target, tensors, facts)
+            run = targets.runner(name, target, kernel, checked, device, self._input_names, found)
+        elif kind.on_cpu and self._plain:
+            launch = self._bind(facts)
+            run = allocate_and_launch_once(outputs, device, launch)
+            settle = partial(allocate_and_launch, self._input_names, outputs, device, launch)
+        else:
+            with current_device(device):
+                launch = self._bind(facts)
+            held = self._held_on(device, checked)
+            run = allocate_and_launch(self._input_names, outputs, device, launch, held)
+        if contents.validates(self._construction):
+            run, settle = contents.validated(name, self._input_names, self._construction, checked, run), None
+        if found is not None and found.writes:
+            run = effects.writing(name, self._input_names, found, run)
+        return Plan(run, record, facts.packed, settle)
+
+    def _kind_of(self, tensors: tuple[Any, ...]) -> CallKind:
+        """The kind of a call: its devices, dtypes and presence are checked when the first of its kind comes.
+
+        Raises:
+            CheckError: the tensors violate the manifest entry whatever their sizes.
+        """
+        key = kind_key(tensors)
+        kind = self._kinds.get(key)
+        if kind is None:
+            self._require_tensors(tensors)
+            device = self._call_device(tensors)
+            check = self._signature.check_of(self._construction, tensors)
+            dtype = next((tensor.dtype for tensor in tensors if tensor is not None), None)
+            found = None
+            if not self._plain:
+                branch = self._signature.branch(self._construction, [tensor is not None for tensor in tensors])
+                found = effects.effects_at(self.entry, branch)
+            kind = CallKind(check, found, device, dtype)
+            if dtype is not None:  # else the device may be another next time
+                if len(self._kinds) >= call_kinds.LIMIT:
+                    self._kinds.clear()
+                self._kinds[key] = kind
+        return kind
+
+    def _writes_nothing(self, tensors: Sequence[Any], outputs: Sequence[Any], found: Effects | None) -> bool:
+        """Whether every tensor that a call writes, each output and each written input, has no elements."""
+        for output in outputs:
+            if output is not None and not isinstance(output, int) and 0 not in output[0]:
+                return False
+        return found is None or all(tensors[place].numel() == 0 for place in found.writes)
+
+    def _facts_of(self, tensors: Sequence[Any]) -> CallFacts:
+        """Checks a call without running it."""
+        self._require_tensors(tensors)
+        tensors = tuple(tensors)
+        kind = self._kind_of(tensors)
+        return self._facts(tensors, kind, kind.check(*tensors))
+
+    def _facts(self, tensors: Sequence[Any], kind: CallKind, checked: Any, token: Any = None) -> CallFacts:
+        device, found = kind.device, kind.effects
+        facts: dict[str, Any] = {}
+        for name, tensor in zip(self._input_names, tensors, strict=True):
+            facts[name] = None if tensor is None else spec_of(tensor)
+        if self._held_slots:
+            for slot, tensor in zip(self._held_slots, self._held_on(device, checked), strict=True):
+                facts[slot.name] = None if tensor is None else spec_of(tensor)
+        for number, (name, output) in enumerate(zip(self.entry.signature.outputs, checked.outputs, strict=True)):
+            if output is None:
+                facts[name] = None
+            elif found is None or found.results[number] == FRESH:
+                facts[name] = allocated_spec(output.shape, output.dtype, device)
+            else:
+                facts[name] = spec_of(tensors[found.results[number]])
+        layout = None if token is None else token.layout
+        return CallFacts(kind.facts or device_facts(device), facts, checked.indices, layout)
+
+
+def current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Building and loading for a GPU happens with that GPU current."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
