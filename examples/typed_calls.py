@@ -11,6 +11,7 @@ import torch
 from tileops.attention import GQADenseFwdOp
 from tileops.elementwise import AddFwdOp, GeluAndMulFwdOp, GeluTanhAndMulFwdOp, SiluAndMulBwdOp, SiluAndMulFwdOp
 from tileops.gemm import GemmFwdOp, PackedWeight, pack
+from tileops.moe import SharedExpertMLPFwdOp
 from tileops.norm import RMSNormBwdOp, RMSNormFwdOp
 from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
 
@@ -38,6 +39,11 @@ def gemm(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def moe(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = SharedExpertMLPFwdOp()(x, torch.randn(24, x.shape[-1]), torch.randn(x.shape[-1], 12))
+    return result
+
+
 def rope(x: torch.Tensor) -> torch.Tensor:
     rotated: torch.Tensor = RoPEFwdOp(rope_layout="interleaved")(x)
     positions = torch.arange(x.shape[1])
@@ -51,7 +57,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 def main() -> None:
     x = torch.randn(4, 16)
     heads = torch.randn(1, 6, 2, 16)
-    for result in (elementwise(x), norm(x), gemm(x), rope(heads), attention(heads, heads, heads)):
+    for result in (elementwise(x), norm(x), gemm(x), moe(x), rope(heads), attention(heads, heads, heads)):
         print(tuple(result.shape), result.dtype)
 
 

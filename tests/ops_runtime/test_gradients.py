@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.func import functional_call, grad, jacrev, jvp, vjp, vmap
 
 from tests.ops_runtime.toys import fresh_kernel, make_op
-from tileops.elementwise import AddFwdOp
+from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
 from tileops.errors import BackwardError
 from tileops.gemm import GemmFwdOp
+from tileops.norm import RMSNormFwdOp
 from tileops.ops.gradients import Backward, Gradient
 
 pytestmark = pytest.mark.in_tree_kernels
@@ -52,12 +55,6 @@ def test_no_gradient_is_tracked_where_none_is_needed() -> None:
     with torch.no_grad():
         assert not cls()(x).requires_grad
     assert not cls()(x.detach()).requires_grad
-
-
-def test_torch_func_says_what_differentiates() -> None:
-    a, b = torch.randn(2, 3), torch.randn(4, 3)
-    with pytest.raises(BackwardError, match=r"GemmFwdOp: torch\.func .*torch\.autograd\.grad"):
-        torch.func.grad(lambda a: GemmFwdOp()(a, b).sum())(a)
 
 
 def _operands(trans_a: bool, trans_b: bool, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,3 +136,93 @@ def test_inference_tensors_need_no_gradient() -> None:
     with torch.inference_mode():
         a = torch.randn(2, 3)
         assert not GemmFwdOp()(a, torch.randn(4, 3)).requires_grad
+
+
+# torch.func
+
+BATCHED = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+class Model(torch.nn.Module):
+    """A block with every operator that has a formula, ours or PyTorch's."""
+
+    def __init__(self, ours: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.ours = ours
+        self.norm = torch.nn.Parameter(torch.randn(8, generator=generator))
+        self.up = torch.nn.Parameter(torch.randn(12, 8, generator=generator))
+        self.down = torch.nn.Parameter(torch.randn(8, 6, generator=generator))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.ours:
+            y = RMSNormFwdOp((8,), eps=1e-5)(x, self.norm)
+            return AddFwdOp(alpha=0.5)(x, GemmFwdOp()(SiluAndMulFwdOp()(GemmFwdOp()(y, self.up)), self.down))
+        y = F.rms_norm(x, (8,), self.norm, 1e-5)
+        gate, up = F.linear(y, self.up).chunk(2, dim=-1)
+        return x + 0.5 * F.linear(F.silu(gate) * up, self.down)
+
+
+def _both(function: Any) -> None:
+    """The same of both models."""
+    results = [function(Model(ours)) for ours in (True, False)]
+    for ours, theirs in zip(*map(torch.utils._pytree.tree_leaves, results), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+X = torch.linspace(-2, 2, 24).reshape(3, 8)
+
+
+def _loss(model: Model, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return functional_call(model, parameters, (x,)).sin().sum()
+
+
+def test_grad_and_functional_call() -> None:
+    _both(lambda model: grad(_loss, (1, 2))(model, dict(model.named_parameters()), X))
+    _both(lambda model: vjp(model, X)[1](torch.ones(1).expand(3, 8)))
+
+
+@BATCHED
+def test_vmap_and_gradients_of_each_sample() -> None:
+    _both(lambda model: vmap(model)(torch.stack([X, X + 1])))
+    _both(lambda model: vmap(grad(lambda p, x: _loss(model, p, x[None])), (None, 0))(dict(model.named_parameters()), X))
+    _both(lambda model: jacrev(model)(X))
+
+
+def test_gradients_of_gradients_inside_transforms() -> None:
+    a, b = torch.randn(3, 5), torch.randn(4, 5)
+
+    def penalty(product: Any) -> Any:
+        return grad(lambda a: grad(lambda b: product(a, b).square().sum())(b).square().sum())(a)
+
+    torch.testing.assert_close(penalty(GemmFwdOp()), penalty(lambda a, b: a @ b.t()), rtol=1e-4, atol=1e-4)
+    with pytest.raises(BackwardError, match="RMSNormBwdOp: backward: the operator has no gradient formula"):
+        grad(lambda x: grad(lambda x: RMSNormFwdOp((8,))(x).sin().sum())(x).square().sum())(X)
+
+
+def test_a_transform_below_autograd() -> None:
+    b = torch.randn(4, 8, requires_grad=True)
+    found = [
+        torch.autograd.grad(grad(lambda x, product=product: product(x, b).square().sum())(X).sum(), b)[0]
+        for product in (GemmFwdOp(), lambda x, b: x @ b.t())
+    ]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+def test_transforms_of_an_op_without_a_formula() -> None:
+    op, x = make_op(fresh_kernel())(), torch.randn(3)
+    with pytest.raises(BackwardError, match=f"{type(op).__name__}: backward: the operator has no gradient formula"):
+        grad(lambda x: op(x).sum())(x)
+    with pytest.raises(BackwardError, match="forward-mode"):
+        jvp(op, (x,), (x,))
+    # Where nothing is asked of it, an op is a function like any other.
+    assert torch.equal(grad(lambda y: (op(x) * y).sum())(x), op(x))
+    with torch.no_grad():
+        assert torch.equal(grad(lambda y: (op(y).detach() * y).sum())(x), op(x))
+
+
+@BATCHED
+def test_vmap_of_an_op_without_a_formula() -> None:
+    op, x = make_op(fresh_kernel())(), torch.randn(2, 3)
+    assert torch.equal(vmap(op)(x), op(x))
+    assert torch.equal(vmap(op, in_dims=1, out_dims=1)(x), op(x))

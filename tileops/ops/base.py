@@ -48,6 +48,7 @@ from tileops.ops import (
 )
 from tileops.ops.boundary import Boundary
 from tileops.ops.call_kinds import CallKind
+from tileops.ops.composing import Composing
 from tileops.ops.dtypes import candidate_dtypes
 from tileops.ops.effects import Effects
 from tileops.ops.facts import CallFacts
@@ -73,7 +74,7 @@ class _PerThread(threading.local):
     plan: Plan | None = None
 
 
-class Op(Planning, Boundary, Placing):
+class Op(Planning, Boundary, Composing, Placing):
     """Base class of all operators.
 
     Construction checks parameters and fixes shape structure; it probes no device and compiles nothing. Dtypes
@@ -338,10 +339,6 @@ class Op(Planning, Boundary, Placing):
         """The kernels built for a call site, by build identity. For inspection, never for dispatch."""
         return MappingProxyType({identity: built.kernel for identity, built in self._built[name].items()})
 
-    def kernel_delegates(self) -> tuple[Op, ...]:
-        """The ops whose kernels this op runs; empty unless it is composite."""
-        return ()
-
     def iter_kernels(self) -> Iterator[Kernel]:
         """Every kernel that the op holds, each once, through its delegates."""
         seen: set[int] = set()
@@ -379,6 +376,8 @@ class Op(Planning, Boundary, Placing):
         """
         tuning.refuse_foreign_target(self)
         self.tune = True
+        for delegate in self.kernel_delegates():
+            delegate.request_tune()
 
     def _forget_kernels(self) -> None:
         """Makes the next calls choose and build their kernels anew, as after tuning."""
@@ -491,7 +490,8 @@ def build(kernel_type: type[Kernel], call: CallSpec, config: Any) -> Kernel:
 
 def _rebuild(cls: type[Op], params: dict[str, Any], target: str | None, tune: bool) -> Op:
     op = cls(**params, target=target)
-    op.tune = tune
+    if tune:
+        op.request_tune()
     return op
 
 

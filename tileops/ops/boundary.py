@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -45,14 +46,13 @@ class Boundary:
         dispatch.calling.op = self  # type: ignore[assignment]
         try:
             if self._plain:
-                return type(self)._operator(*tensors, self._call)
+                return dispatch.call(type(self)._operator, *tensors, self._call)
             return self._traced(tensors)
         except CheckError as error:
             dispatch.explain_autocast(error, tensors)
             raise
-        except RuntimeError as error:
+        except RuntimeError:
             self._explain(tensors)
-            dispatch.explain_transform(name, error, self.gradient is not None)
             raise
         finally:
             dispatch.calling.op = before
@@ -68,7 +68,8 @@ class Boundary:
         operator, writes, places = found
         if writes:
             dispatch.refuse_written_gradients(type(self).__name__, tensors, writes)
-        fresh = operator(*tensors, *self._held.values(), self._call)
+        run = operator if torch.compiler.is_dynamo_compiling() else partial(dispatch.call, operator)
+        fresh = run(*tensors, *self._held.values(), self._call)
         if writes:
             fresh = dispatch.attach(type(self).__name__, fresh, tensors)
         results: list[torch.Tensor | None] = []

@@ -28,7 +28,7 @@ from tileops.manifest.adts import ADTValue, to_object
 from tileops.ops.calling import Slot
 from tileops.ops.dtypes import dtype_of, name_of
 from tileops.ops.effects import FRESH, Effects
-from tileops.ops.gradients import autograd_functions
+from tileops.ops.gradients import autograd_functions, transformable
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
@@ -184,6 +184,9 @@ def find(cls: type[Op], call: str, held: Mapping[str, torch.Tensor | None] | Non
 
 # Registration
 
+#: For each operator that writes nothing, the function that stands for it inside torch.func.
+_transformable: dict[Any, type[torch.autograd.Function]] = {}
+
 
 def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects: Effects) -> Any:
     """Defines the operator of one effect branch of an op class: schema, implementation for every device, fake
@@ -217,6 +220,7 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
 
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tileops::{name}", fake, lib=_library)
+    operator = getattr(torch.ops.tileops, name).default
     if not effects.writes:  # what writes its inputs says in `attach` that it has no formula
         if cls.gradient is None:
             setup_context, backward = _remember_inputs(cls.__name__), _missing_backward
@@ -227,7 +231,8 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
                 cls.gradient, [slot.name for slot in slots], outputs, partial(find, cls)
             )
         torch.library.register_autograd(f"tileops::{name}", backward, setup_context=setup_context, lib=_library)
-    return getattr(torch.ops.tileops, name).default
+        _transformable[operator] = transformable(operator, setup_context, backward)
+    return operator
 
 
 class _Unformulated(torch.autograd.Function):
@@ -332,21 +337,17 @@ def explain_autocast(error: CheckError, tensors: Sequence[torch.Tensor | None]) 
         raise CheckError(error.op, error.declaration, f"{text} (autocast is on, and changes no dtype here)") from error
 
 
-def explain_transform(op: str, error: RuntimeError, formula: bool) -> None:
-    """Turns torch's refusal to differentiate an operator inside torch.func, which names autograd internals,
-    into ours.
-
-    Raises:
-        BackwardError: `error` is that refusal.
+def call(operator: Any, *arguments: Any) -> Any:
+    """Calls an operator; where a transform of ``torch.func`` refuses to differentiate it, the function that stands for
+    it there (see `transformable`).
     """
-    if "functorch transforms" not in str(error):
-        return
-    if not formula:
-        raise BackwardError(_no_formula(op)) from error
-    raise BackwardError(
-        f"{op}: torch.func transforms do not differentiate operators of a library; use backward() or "
-        f"torch.autograd.grad(), which do"
-    ) from error
+    try:
+        return operator(*arguments)
+    except RuntimeError as error:
+        function = _transformable.get(operator)
+        if function is None or "functorch transforms" not in str(error):
+            raise
+    return function.apply(*arguments)
 
 
 _library.define("missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))

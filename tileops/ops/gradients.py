@@ -93,3 +93,43 @@ def autograd_functions(
         return (*(found.get(name) for name in names), None)
 
     return setup_context, backward
+
+
+def transformable(
+    operator: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any]
+) -> type[torch.autograd.Function]:
+    """A torch operator as the kind of function that ``torch.func`` differentiates: it sees through no operator of a
+    library, but through these, and maps over what they call.
+
+    Args:
+        operator: called with the tensors and the text of the call.
+        setup_context: of the operator.
+        backward: of the operator.
+    """
+
+    class Transformable(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*arguments: Any) -> Any:
+            return operator(*arguments)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return backward(_Unwrapped(ctx), *grads)
+
+    Transformable.setup_context = staticmethod(setup_context)  # type: ignore[assignment]
+    return Transformable
+
+
+class _Unwrapped:
+    """A context whose saved tensors have memory. They may outlive their transform, as in what `torch.func.vjp` returns,
+    in wrappers that torch's dispatcher sees through and a kernel does not.
+    """
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.saved_tensors = tuple(None if saved is None else saved.view_as(saved) for saved in ctx.saved_tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)

@@ -22,8 +22,9 @@ from tileops.kernels.gemm.gemm_cpu import packed_layout
 from tileops.manifest.workload import AbstractTensor, Call, cases
 from tileops.ops import dispatch, selection
 from tileops.ops.base import Op
+from tileops.ops.composing import stage_calls
 from tileops.ops.dtypes import dtype_of, torch_parameters
-from tileops.ops.facts import CallFacts, allocated_spec
+from tileops.ops.facts import CallFacts, allocated_spec, spec_of
 from tileops.ops.recording import RecordedCall
 
 # Compute capabilities that a build machine compiles for, and the shared memory a block may ask for there.
@@ -116,14 +117,37 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
 def _plan(op: type[Op], row: Call, device: DeviceFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:
     values = torch_parameters(row.values)
     instance = op(**{name: values[name] for name in op.entry.signature.params})
+    if op.entry.composition:
+        yield from _plan_stages(instance, row, device, packed)
+        return
     tensors = {**row.inputs, **row.outputs}
     names = (*op.entry.signature.inputs, *op.entry.signature.outputs)
     specs = {name: _spec(tensors.get(name), device) for name in names}
-    yield from _sites(instance, row.case_id, CallFacts(device, specs, dict(row.indices)))
-    weight = specs.get(op._packed_input) if op._packed_input is not None else None
-    if packed and weight is not None and device.type == "cpu":
-        facts = CallFacts(device, specs, dict(row.indices), packed_layout(weight.dtype))
-        yield from _sites(instance, row.case_id, facts)
+    yield from _both(instance, row.case_id, CallFacts(device, specs, dict(row.indices)), packed)
+
+
+def _both(op: Op, case_id: str, facts: CallFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:
+    """A call, and where it is wanted and possible the same with its weight packed."""
+    yield from _sites(op, case_id, facts)
+    weight = facts[op._packed_input] if op._packed_input is not None else None
+    if packed and weight is not None and facts.device.type == "cpu":
+        facts = CallFacts(facts.device, facts.tensors, facts.indices, packed_layout(weight.dtype))
+        yield from _sites(op, case_id, facts)
+
+
+def _plan_stages(op: Op, row: Call, device: DeviceFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:
+    """The calls that a composite op makes of its delegates."""
+    specs = {name: _spec(row.inputs.get(name), device) for name in op._input_names}
+    for delegate, tensors in stage_calls(op, [_stand_in(specs[name]) for name in op._input_names]):
+        checked = delegate._signature.check_call(delegate._construction, tensors)
+        made: dict[str, TensorSpec | None] = {
+            name: None if tensor is None else _moved(spec_of(tensor), device)
+            for name, tensor in zip(delegate._input_names, tensors, strict=True)
+        }
+        place = torch.device("cpu") if device.type == "cpu" else torch.device(device.type, device.index)
+        for name, output in zip(delegate.entry.signature.outputs, checked.outputs, strict=True):
+            made[name] = None if output is None else allocated_spec(output.shape, output.dtype, place)
+        yield from _both(delegate, row.case_id, CallFacts(device, made, checked.indices), packed)
 
 
 def _sites(op: Op, case_id: str, facts: CallFacts) -> Iterator[PlannedCall | RefusedCall]:

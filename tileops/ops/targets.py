@@ -125,7 +125,7 @@ def check_results(
     if len(found) != len(outputs):
         raise BackendError(f"{op}: outputs: {source} returned {len(found)} results, the entry declares {len(outputs)}")
     places = [FRESH] * len(outputs) if effects is None else effects.results
-    storages = {tensor.untyped_storage().data_ptr() for tensor in inputs if tensor is not None}
+    storages = {_memory(tensor) for tensor in inputs if tensor is not None}
     for tensor, output, place in zip(found, outputs, places, strict=True):
         if output is None:
             if tensor is not None:
@@ -138,12 +138,24 @@ def check_results(
                 raise BackendError(f"{where} another tensor; the result is the tensor that was passed to be written")
             continue
         _check_result(where, tensor, tuple(shape), dtype, device)
-        storage = tensor.untyped_storage().data_ptr()
-        if storage and storage in storages:  # meta and empty tensors have none
+        storage = _memory(tensor)
+        if storage and storage in storages:
             raise BackendError(
                 f"{where} a tensor that shares memory with an input or another output; return a fresh tensor"
             )
         storages.add(storage)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where the memory of a tensor begins; 0 for a meta or an empty one, and for what stands for a tensor in a compiler
+    or a transform.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return 0
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return 0
 
 
 def _check_result(where: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:

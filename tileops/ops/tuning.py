@@ -58,7 +58,14 @@ def tune_op(
     name = type(op).__name__
     reports = []
     done: set[tuple[type[Kernel], str]] = set()
-    wanted_kernels = [*_built(op), *_of_examples(op, examples), *_of_calls(op, calls or ())]
+    delegates = op.kernel_delegates()
+    if delegates:
+        for tensors in _each_call(examples):  # builds what the call needs, here and in the delegates
+            with torch.no_grad():
+                op(*tensors)
+        examples = ()
+    own, delegated = _divided(op, delegates, list(calls or ()))
+    wanted_kernels = [*_built(op), *_of_examples(op, examples), *_of_calls(op, own)]
     for wanted in wanted_kernels:
         if wanted.kernel.tile_space is None:
             continue
@@ -71,8 +78,8 @@ def tune_op(
         reports.append(report)
         for result in report.kernels:
             op._chosen[problem] = dict(result.best)
-    for delegate in op.kernel_delegates():
-        reports.append(delegate.autotune(**options))
+    for delegate, its_calls in zip(delegates, delegated, strict=True):
+        reports.append(delegate.autotune(calls=its_calls, **options))
     op.request_tune()
     op._forget_kernels()
     if reports:
@@ -107,12 +114,28 @@ def _built(op: Op) -> Iterator[_Wanted]:
             yield _Wanted(type(built.kernel), built.call, {})
 
 
-def _of_examples(op: Op, examples: Sequence[Any]) -> Iterator[_Wanted]:
-    """One call as tensors, or several calls each as a tuple of tensors."""
-    if not examples:
-        return
+def _each_call(examples: Sequence[Any]) -> Sequence[Any]:
+    """The tensors of each call: the examples are those of one call, or several calls each as a tuple of tensors."""
     several = all(isinstance(item, (tuple, list)) for item in examples)
-    for tensors in examples if several else (examples,):
+    return examples if several else (examples,)
+
+
+def _divided(op: Op, delegates: Sequence[Op], calls: Sequence[CallSpec]) -> tuple[list[CallSpec], list[list[CallSpec]]]:
+    """The calls that are the op's own, and those of each delegate: of the first that has a call site for them."""
+    own: list[CallSpec] = []
+    delegated: list[list[CallSpec]] = [[] for _ in delegates]
+    for call in calls:
+        takers = [place for place, delegate in enumerate(delegates) if _site_of(delegate, call) is not None]
+        (own if _site_of(op, call) is not None or not takers else delegated[takers[0]]).append(call)
+    return own, delegated
+
+
+def _site_of(op: Op, call: CallSpec) -> str | None:
+    return next((site for site, face in op.interfaces.items() if isinstance(call, face.call_spec)), None)
+
+
+def _of_examples(op: Op, examples: Sequence[Any]) -> Iterator[_Wanted]:
+    for tensors in _each_call(examples):
         missing = len(op._input_names) - len(tensors)
         facts = op._facts_of((*tensors, *[None] * missing))
         call = op._call_spec(facts)
@@ -127,10 +150,7 @@ def _of_examples(op: Op, examples: Sequence[Any]) -> Iterator[_Wanted]:
 
 def _of_calls(op: Op, calls: Iterable[CallSpec]) -> Iterator[_Wanted]:
     for call in calls:
-        site = next(
-            (site for site, face in op.interfaces.items() if isinstance(call, face.call_spec)),
-            None,
-        )
+        site = _site_of(op, call)
         if site is None:
             raise TypeError(f"{type(op).__name__}.autotune: {type(call).__name__} is no call spec of this op")
         yield _Wanted(op._choose(site, call), call, {})

@@ -1,1 +1,7 @@
 """Operators of mixtures of experts."""
+
+from __future__ import annotations
+
+from tileops.ops.moe.shared_expert_mlp import SharedExpertMLPFwdOp
+
+__all__ = ["SharedExpertMLPFwdOp"]
