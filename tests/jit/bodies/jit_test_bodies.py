@@ -27,6 +27,25 @@ def maths(names):
     return body
 
 
+def maths_of_two(names):
+    """Words of two operands: ``x`` and ``y`` of `n` float32, ``outs`` of ``len(names)`` rows of `n`."""
+    ldm, stm, lanes = lang.load_masked("f32"), lang.store_masked("f32"), lang.lanes()
+    functions = {"softplus": lambda x, y: lang.softplus(x, y, 20.0)}
+
+    def store_all(out, n, i, mask, x, y):
+        for row, name in enumerate(names):
+            stm(out + (n * row + i) * 4, functions.get(name, getattr(lang, name))(x, y), mask)
+
+    block = lang.traced(store_all, 6)
+
+    def body(begin, end, tid, x, y, outs, n):
+        for i in range(begin, end, lanes):
+            mask = lang.tail_mask(end - i)
+            block(outs, n, i, mask, ldm(x + i * 4, mask), ldm(y + i * 4, mask))
+
+    return body
+
+
 def integers(element):
     """Words on integers and masks: two vectors of `element` side by side, results in rows of as many elements."""
     size = lang.itemsize(element)

@@ -13,10 +13,11 @@ import math
 from typing import Any
 
 from tileops.jit.lang import context
-from tileops.jit.lang.arith import abs_, any_true, as_int, fma, fma_exact, select, shift_right_logical
+from tileops.jit.lang.arith import abs_, as_int, fma, fma_exact, select, shift_right_logical
 from tileops.jit.lang.emitter import constant
 from tileops.jit.lang.maths import ROUND, polynomial
-from tileops.jit.lang.values import Lockstep, Value
+from tileops.jit.lang.rare import replace_where
+from tileops.jit.lang.values import Value
 from tileops.jit.lang.words import composite
 
 #: Up to here three parts of pi / 2 are enough; at least 2**16, where `_reduce_far` begins to hold.
@@ -32,38 +33,9 @@ def _reduce(x: Any) -> tuple[Any, Any]:
     r = fma_exact(n, -1.57079601, x)
     r = fma_exact(n, -5.39030253e-15, fma_exact(n, -3.13916473e-7, r))
     size = abs_(x)
-    return _replace_where((size > _NEAR) & (size < math.inf), (r, as_int(t)), x)
-
-
-def _replace_where(far: Any, near: tuple[Any, Any], x: Any) -> tuple[Any, Any]:
-    """`near`, with `_reduce_far` of `x` in the lanes where `far` is true; computed only if there are such lanes."""
-    lockstep = isinstance(x, Lockstep)
-    columns = [value.members if lockstep else [value] for value in (far, *near, x)]
-    members = list(zip(*columns, strict=True))
-    build = context.emitter().builder
-    needed = any_true(members[0][0]).ir
-    for mask, *_ in members[1:]:
-        needed = build.or_(needed, any_true(mask).ir)
-    before = build.block
-    slow, done = build.append_basic_block("far"), build.append_basic_block("reduced")
-    build.cbranch(needed, slow, done).set_weights([1, 1 << 20])
-    build.position_at_end(slow)
-    replaced = []
-    for mask, r, quadrant, angle in members:
-        far_r, far_quadrant = _reduce_far(angle)
-        replaced.append((select(mask, far_r, r), select(mask, far_quadrant, quadrant)))
-    build.branch(done)
-    after = build.block
-    build.position_at_end(done)
-    results: tuple[list[Value], list[Value]] = [], []
-    for (_, *old, _), new in zip(members, replaced, strict=True):
-        for found, one, other in zip(results, old, new, strict=True):
-            phi = build.phi(one.kind.ir)
-            phi.add_incoming(one.ir, before)
-            phi.add_incoming(other.ir, after)
-            found.append(Value(phi, one.kind))
-    r, quadrant = results
-    return (Lockstep(r), Lockstep(quadrant)) if lockstep else (r[0], quadrant[0])
+    far = (size > _NEAR) & (size < math.inf)
+    r, quadrant = replace_where(far, (r, as_int(t)), _reduce_far, x)
+    return r, quadrant
 
 
 def _reduce_far(x: Value) -> tuple[Value, Value]:

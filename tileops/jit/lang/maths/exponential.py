@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tileops.jit.lang import context
-from tileops.jit.lang.arith import abs_, as_float, as_int, fma, maxq, minq, select
+from tileops.jit.lang.arith import abs_, as_float, as_int, fma, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.values import Lockstep, Value
 from tileops.jit.lang.words import composite, word
 
@@ -34,11 +34,6 @@ def expm1_reduced(r):
     """``exp(r) - 1`` for ``|r| <= ln(2) / 2`` (minimax, 3e-9)."""
     p = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404)
     return fma(p * r, r, r)
-
-
-def _exp_reduced_lp(r):
-    """``exp(r)`` for ``|r| <= ln(2) / 2`` (minimax, 7.5e-5)."""
-    return polynomial(r, 0.1656674147, 0.5049681664, 1.000164509, 0.999927938)
 
 
 @word
@@ -98,19 +93,19 @@ def exp_fast(x):
 
 @composite
 def exp_lp(x):
-    """`exp_fast` to a relative error of 8e-5."""
+    """`exp_fast` to a relative error of 3e-6."""
 
     def reduce(x):
         t = fma(x, _LOG2E, ROUND)
         n = t - ROUND
         return t, n, fma(n, -0.693147181, x)
 
-    p = (0.1656674147, 0.5049681664, 1.000164509, 0.999927938)  # minimax on |r| <= ln(2) / 2
+    p = (0.04146308079, 0.1679091752, 0.5000428557, 0.9999634027, 0.9999992847)  # minimax on |r| <= ln(2) / 2
     return _flushing_exp(x, reduce, lambda r: polynomial(r, *p))
 
 
 def tail_exp_lp(x):
-    """``(z, factor)``: ``exp(x) = z * factor`` to a relative error of 1e-4, for ``-103 <= x <= 0``.
+    """``(z, factor)``: ``exp(x) = z * factor`` to a relative error of 1e-5, for ``-103 <= x <= 0``.
 
     Where `exp_lp` would return 0 for results that are small but may be multiplied by something large, z is larger.
     """
@@ -190,3 +185,9 @@ def elu(x, alpha):
 def selu(x):
     """``scale * elu(x, alpha)`` with the constants of self-normalising networks."""
     return select(x < 0.0, _elu(x, 1.758099318, 2.32967174e-08), x * 1.050701022)
+
+
+def reciprocal_half(x):
+    """``1 / x`` to a relative error of 1e-7, for normal `x` with a normal reciprocal."""
+    v = reciprocal_lp(x)
+    return v * fma(-x, v, 2.0) if scales_natively(x) else v

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tileops.jit.lang import context
-from tileops.jit.lang.arith import abs_, as_float, as_int, fma, maxq, minq, rsqrt_exact, select, trunc
+from tileops.jit.lang.arith import abs_, as_float, as_int, fma, fma_exact, maxq, minq, rsqrt_exact, select, trunc
 from tileops.jit.lang.maths.doubles import fma_double, polynomial_double, to_double, to_single
 from tileops.jit.lang.maths.exponential import EXP2, ROUND, polynomial, scale_exp2
 from tileops.jit.lang.maths.logarithm import reduce_log
@@ -23,6 +23,10 @@ _LOG2 = (
 )
 
 
+#: ``2**x`` for ``|x| <= 1/2``, relative error 2.6e-6
+_EXP2_LP = (0.009570927359, 0.05591768771, 0.2402471453, 0.6931218505, 0.9999992847)
+
+
 def _log2_parts(x):
     """``(f, e)`` with ``log2 |x| = e + log2(1 + f)``; e is infinite for 0 and infinities, NaN for NaN."""
     size = abs_(x)
@@ -31,10 +35,10 @@ def _log2_parts(x):
     return f, select(x == 0.0, -_INF, e)
 
 
-def _exp2_special(x, y, r, n, t):
+def _exp2_special(x, y, r, n, t, coefficients=EXP2):
     """``2**(r + n)`` with the sign and the special values of ``x**y``."""
     r = minq(1.0, maxq(-1.0, r))
-    size = scale_exp2(polynomial(r, *EXP2), n, t)
+    size = scale_exp2(polynomial(r, *coefficients), n, t)
     whole = trunc(y)
     half = y * 0.5
     odd = (whole == y) & (trunc(half) != half)
@@ -54,6 +58,22 @@ def power(x, y):
     t = minq(129.0, maxq(-151.0, to_single(product))) + ROUND
     n = t - ROUND
     return _exp2_special(x, y, to_single(product - to_double(n)), n, t)
+
+
+@composite
+def power_lp(x, y):
+    """`power` to a relative error of 3e-5."""
+    f, e = _log2_parts(x)
+    p = polynomial(
+        f,
+        *(0.1257832497, -0.2067690045, 0.2154942304, -0.2390178591, 0.2879524231),
+        *(-0.3607004583, 0.4809089899, -0.7213473916, 1.442695022),
+    )
+    logarithm = fma(p, f, e)
+    y_finite = minq(_MAX, maxq(-_MAX, y))
+    t = minq(129.0, maxq(-151.0, y_finite * logarithm)) + ROUND
+    n = t - ROUND
+    return _exp2_special(x, y, fma_exact(y_finite, logarithm, -n), n, t, _EXP2_LP)
 
 
 @word

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
     exp_fast,
-    exp_lp,
     polynomial,
+    reciprocal_half,
     scale_exp2,
     scales_natively,
     split_exp,
@@ -27,12 +27,12 @@ def tanh(x):
 
 @composite
 def tanh_lp(x):
-    """`tanh` to a relative error of 1e-4."""
-    a = abs_(x)
+    """`tanh` to a relative error of 3e-5: a quotient of polynomials up to 5.8, constant beyond."""
+    x = minq(5.8, maxq(-5.8, x))
     s = x * x
-    small = fma(polynomial(s, -3.6e-2, 1.306e-1, -3.3327e-1) * s, a, a)
-    big = 1.0 - 2.0 * reciprocal_lp(exp_lp(minq(20.0, a + a)) + 1.0)
-    return copysign(select(a < 0.5, small, big), x)
+    p = polynomial(s, 0.001539140165, 0.1152041157, 0.9999941833)
+    q = polynomial(s, 5.785533705e-05, 0.01775368470, 0.4484965125, 1.0)
+    return (x * p) * reciprocal_half(q)
 
 
 def times_sigmoid(numerator, negative, zero, x, low=0.0):
@@ -62,9 +62,9 @@ def sigmoid(x):
 
 @composite
 def sigmoid_lp(x):
-    """`sigmoid` to a relative error of 1.6e-4."""
+    """`sigmoid` to a relative error of 1e-5."""
     z, factor = tail_exp_lp(-abs_(x))
-    return select(x < 0.0, z * factor, 1.0) * reciprocal_lp(1.0 + z)
+    return select(x < 0.0, z * factor, 1.0) * reciprocal_half(1.0 + z)
 
 
 @composite
@@ -76,9 +76,9 @@ def silu(x):
 
 @composite
 def silu_lp(x):
-    """`silu` to a relative error of 1.6e-4."""
+    """`silu` to a relative error of 1e-5."""
     z, factor = tail_exp_lp(-abs_(x))
-    return x * (select(x < 0.0, z, 1.0) * reciprocal_lp(1.0 + z)) * select(x < 0.0, factor, 1.0)
+    return x * (select(x < 0.0, z, 1.0) * reciprocal_half(1.0 + z)) * select(x < 0.0, factor, 1.0)
 
 
 def _exp_of_size(x, low, limit):
@@ -123,14 +123,24 @@ def mish(x):
         *(-0.2530754507, 0.2504338026, -3.045024096e-05, -0.4999992549),
     )
     quotient = fma(x, q, x)
-    lost = fma(x, q, x - quotient)
+    lost = fma_exact(x, q, x - quotient)
     product = fma_exact(quotient, high, fma(lost, high, quotient * rest))
     small = scale_exp2(select(zero, quotient * 0.0, product), n, t)
     # Positive x: x - x * 2 z**2 / (1 + 2 z + 2 z**2).
-    divisor = fma(z, fma(z, 2.0, 2.0), 1.0)
+    divisor = fma_exact(z, fma(z, 2.0, 2.0), 1.0)
     square = (z + z) * z
     loss = _quotient(square, divisor)
     return copysign(select(x < 0.0, small, select(zero, x, fma_exact(-loss, x, x))), x)
+
+
+@composite
+def mish_lp(x):
+    """`mish` to a relative error of 1e-5."""
+    negative = x < 0.0
+    z, factor = tail_exp_lp(-abs_(x))
+    upper = fma(z, select(negative, 1.0, 2.0), select(negative, 2.0, 1.0))
+    lower = fma(select(negative, upper, z + z), z, select(negative, 2.0, upper))
+    return x * (upper * reciprocal_half(lower)) * select(negative, z * factor, 1.0)
 
 
 def _quotient(x, y):
