@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tileops.ops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
+from tileops.ops.rope import LongRoPEFwdOp, RoPEFwdOp, RoPELlama31FwdOp, RoPENeoxPositionIdsFwdOp, YaRNFwdOp
 
-__all__ = ["RoPEFwdOp", "RoPENeoxPositionIdsFwdOp"]
+__all__ = ["LongRoPEFwdOp", "RoPEFwdOp", "RoPELlama31FwdOp", "RoPENeoxPositionIdsFwdOp", "YaRNFwdOp"]

@@ -8,7 +8,70 @@ import torch
 
 from tileops.ops.base import Op
 
-__all__ = ["RoPEFwdOp", "RoPENeoxPositionIdsFwdOp"]
+__all__ = ["LongRoPEFwdOp", "RoPEFwdOp", "RoPELlama31FwdOp", "RoPENeoxPositionIdsFwdOp", "YaRNFwdOp"]
+
+class LongRoPEFwdOp(Op):
+    """Rotary position embedding of a sequence that starts at position 0, scaled by LongRoPE.
+
+    Pair i turns by ``s * base ** (-2 i / D) / rescale_factors[i]`` at position s. Where `scale` exceeds 1, turned
+    vectors are multiplied by ``sqrt(1 + log(scale) / log(original_max_position))``.
+
+    Follows vLLM's ``Phi3LongRoPEScaledRotaryEmbedding``, which chooses between two sets of factors by the longest
+    sequence of the model: construct an op for each. Angles and products are float32 or better, rounded once.
+
+    Args:
+        rope_layout: pairs are elements (i, i + D/2) for "neox" and (2i, 2i + 1) for "interleaved".
+        input_layout: "1d" for ``[S, D]``, "2d" for ``[B, S, H, D]``.
+        base: base of the frequencies, positive.
+        scale: longest position of the model over `original_max_position`, positive.
+        original_max_position: the original length, more than 1.
+        rescale_factors: ``[D / 2]``, float32, bfloat16 or float16, any strides, positive; None for ones. A call on
+            another device runs on a copy there.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(x)``
+
+        - x: as `input_layout` says, D even; float16, bfloat16 or float32, any strides.
+
+        Returns `output`: shape and dtype of `x`, contiguous.
+
+    Raises:
+        CheckError: a parameter or a tensor violates the manifest entry; the message names the declaration.
+
+    Example:
+        >>> rope = LongRoPEFwdOp(scale=32.0, rescale_factors=torch.tensor(config["long_factor"]))
+        >>> q = rope(q)
+    """
+    def __init__(
+        self,
+        rope_layout: Literal["neox", "interleaved"] = "neox",
+        input_layout: Literal["1d", "2d"] = "2d",
+        base: float = 10000.0,
+        scale: float = 1.0,
+        original_max_position: int = 4096,
+        rescale_factors: torch.Tensor | None = None,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T Heads[input_layout, B, S, H, D]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T Heads[input_layout, B, S, H, D]
+        """
 
 class RoPEFwdOp(Op):
     """Rotary position embedding: every pair of elements of a head vector turns by an angle that grows with
@@ -45,6 +108,69 @@ class RoPEFwdOp(Op):
         rope_layout: Literal["neox", "interleaved"] = "neox",
         input_layout: Literal["1d", "2d"] = "2d",
         base: float = 10000.0,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T Heads[input_layout, B, S, H, D]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T Heads[input_layout, B, S, H, D]
+        """
+
+class RoPELlama31FwdOp(Op):
+    """Rotary position embedding of a sequence that starts at position 0, with the frequencies of Llama 3.1.
+
+    Pairs that turn more than `high_freq_factor` times within `original_max_position` positions turn as in `RoPEFwdOp`,
+    those that turn less than `low_freq_factor` times are slowed down by `scale_factor`, and between them the frequency
+    is interpolated.
+
+    Follows ``flashinfer.rope.apply_llama31_rope_pos_ids``; angles and products are float32 or better, rounded once.
+
+    Args:
+        rope_layout: pairs are elements (i, i + D/2) for "neox" and (2i, 2i + 1) for "interleaved".
+        input_layout: "1d" for ``[S, D]``, "2d" for ``[B, S, H, D]``.
+        base: base of the frequencies, positive.
+        scale_factor: by which slow pairs are slowed down, positive.
+        low_freq_factor: turns within the original length below which a pair is slow, positive.
+        high_freq_factor: turns above which a pair is fast, more than `low_freq_factor`.
+        original_max_position: the original length, positive.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(x)``
+
+        - x: as `input_layout` says, D even; float16, bfloat16 or float32, any strides.
+
+        Returns `output`: shape and dtype of `x`, contiguous.
+
+    Raises:
+        CheckError: a parameter or the tensor violates the manifest entry; the message names the declaration.
+
+    Example:
+        >>> q = RoPELlama31FwdOp(base=500000.0, scale_factor=8.0)(q)
+    """
+    def __init__(
+        self,
+        rope_layout: Literal["neox", "interleaved"] = "neox",
+        input_layout: Literal["1d", "2d"] = "2d",
+        base: float = 500000.0,
+        scale_factor: float = 8.0,
+        low_freq_factor: float = 1.0,
+        high_freq_factor: float = 4.0,
+        original_max_position: int = 8192,
         *,
         target: str | None = None,
     ) -> None: ...
@@ -127,4 +253,69 @@ class RoPENeoxPositionIdsFwdOp(Op):
         Args:
             x: T [N, H, D]
             position_ids: I [N]
+        """
+
+class YaRNFwdOp(Op):
+    """Rotary position embedding of a sequence that starts at position 0, scaled by YaRN.
+
+    Pairs that turn more than `beta_fast` times within `original_max_position` positions turn as in `RoPEFwdOp`, those
+    that turn less than `beta_slow` times are slowed down by `scale`, with a ramp over the pairs between. Turned vectors
+    are multiplied by `attn_factor`, and where `scale` exceeds 1 also by ``0.1 * log(scale) + 1``.
+
+    Follows vLLM's ``YaRNScalingRotaryEmbedding``; angles and products are float32 or better, rounded once.
+
+    Args:
+        rope_layout: pairs are elements (i, i + D/2) for "neox" and (2i, 2i + 1) for "interleaved".
+        input_layout: "1d" for ``[S, D]``, "2d" for ``[B, S, H, D]``.
+        base: base of the frequencies, positive and not 1.
+        scale: longest position over the original one, positive.
+        original_max_position: the original length, positive.
+        beta_fast: turns within the original length above which a pair is fast.
+        beta_slow: turns below which a pair is slow, positive and at most `beta_fast`.
+        attn_factor: factor of the turned vectors.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(x)``
+
+        - x: as `input_layout` says, D even; float16, bfloat16 or float32, any strides.
+
+        Returns `output`: shape and dtype of `x`, contiguous.
+
+    Raises:
+        CheckError: a parameter or the tensor violates the manifest entry; the message names the declaration.
+
+    Example:
+        >>> q = YaRNFwdOp(base=1000000.0, scale=4.0, original_max_position=32768)(q)
+    """
+    def __init__(
+        self,
+        rope_layout: Literal["neox", "interleaved"] = "neox",
+        input_layout: Literal["1d", "2d"] = "2d",
+        base: float = 10000.0,
+        scale: float = 1.0,
+        original_max_position: int = 4096,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        attn_factor: float = 1.0,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T Heads[input_layout, B, S, H, D]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            x: T Heads[input_layout, B, S, H, D]
         """

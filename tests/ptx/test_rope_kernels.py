@@ -1,22 +1,24 @@
-"""Both rotary position embeddings on CUDA, run in the PTX interpreter."""
+"""The rotary position embeddings on CUDA, run in the PTX interpreter."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.ptx.harness import ARCHS, DEVICE, DTYPES, NUMPY, Device, assert_close, facts_of, parsed, random
-from tileops.kernels.rope.call_spec import RoPECall, RoPEPositionIdsCall
-from tileops.kernels.rope.rope_cuda import RoPECudaKernel, RoPEPositionIdsCudaKernel
+from tileops.kernels.rope.call_spec import LongRoPECall, RoPECall, RoPEPositionIdsCall
+from tileops.kernels.rope.rope_cuda import LongRoPECudaKernel, RoPECudaKernel, RoPEPositionIdsCudaKernel
+from tileops.kernels.rope.scaling import llama31, long_rope, yarn
+from tileops.workloads import rope
 
 
-def rotate(x: np.ndarray, positions: np.ndarray, rotary_dim: int, base: float, layout: str) -> np.ndarray:
-    """`x` ``[..., D]`` turned by `positions`, which broadcast to its leading axes, in float64."""
-    wide = x.astype(np.float64)
-    pair = np.arange(rotary_dim // 2)
-    angles = positions[..., None].astype(np.float64) * base ** (-2.0 * pair / max(rotary_dim, 1))
+def turned(x: np.ndarray, angles: np.ndarray, layout: str) -> np.ndarray:
+    """The leading elements of `x` ``[..., D]`` turned by `angles`, in float64: one for each pair, broadcast."""
+    wide, rotary_dim = x.astype(np.float64), 2 * angles.shape[-1]
     if layout == "neox":
         first, second = slice(0, rotary_dim // 2), slice(rotary_dim // 2, rotary_dim)
     else:
@@ -25,6 +27,12 @@ def rotate(x: np.ndarray, positions: np.ndarray, rotary_dim: int, base: float, l
     out[..., first] = wide[..., first] * np.cos(angles) - wide[..., second] * np.sin(angles)
     out[..., second] = wide[..., second] * np.cos(angles) + wide[..., first] * np.sin(angles)
     return out
+
+
+def rotate(x: np.ndarray, positions: np.ndarray, rotary_dim: int, base: float, layout: str) -> np.ndarray:
+    """`x` ``[..., D]`` turned by `positions`, which broadcast to its leading axes, in float64."""
+    pair = np.arange(rotary_dim // 2)
+    return turned(x, positions[..., None].astype(np.float64) * base ** (-2.0 * pair / max(rotary_dim, 1)), layout)
 
 
 def run(x: np.ndarray, dtype: str, arch: str, *, layout="neox", base=10000.0, storage_offset=0, max_grid=None):
@@ -207,5 +215,94 @@ def test_contiguous_calls_use_128_bit_accesses_and_nothing_spills(layout, dtype,
         others.append(run_ids(random((2, 2, 64), dtype), np.zeros(2, ids), dtype, arch)[0])
         others.append(run_ids(random((2, 2, 10), dtype), np.zeros(2, ids), dtype, arch)[0])
     for each in (program, *others):
+        facts = facts_of(each, arch)
+        assert facts["spill_bytes"] == facts["stack_bytes"] == 0
+
+
+def scaled(method: str, dim: int, factors: np.ndarray | None = None) -> tuple[Any, np.ndarray, float]:
+    """Scaling of a method for head vectors of `dim`, and the frequencies and amplitude that its reference states."""
+    if method == "llama31":
+        reference = rope.llama31_frequencies(dim, 500000.0, 8.0, 1.0, 4.0, 64)
+        return llama31(8.0, 1.0, 4.0, 64), reference.numpy(), 1.0
+    if method == "yarn":
+        reference = rope.yarn_frequencies(dim, 500000.0, 4.0, 64, 8.0, 1.0)
+        return yarn(dim, 500000.0, 4.0, 64, 8.0, 1.0, 0.75), reference.numpy(), rope.yarn_amplitude(4.0, 0.75)
+    held = None if factors is None else torch.from_numpy(factors.astype(np.float64))
+    reference = rope.long_rope_frequencies(dim, 500000.0, held)
+    return long_rope(32.0, 4096), reference.numpy(), rope.long_rope_amplitude(32.0, 4096)
+
+
+def run_scaled(
+    x: np.ndarray, dtype: str, arch: str, method: str, *, layout="neox", factors=None, factor_dtype="float32",
+    storage_offset=0, max_grid=None,
+):  # fmt: skip
+    device = Device(arch, max_grid)
+    source = device.tensor(x, dtype, storage_offset=storage_offset)
+    output = device.empty(x.shape, dtype)
+    held = None if factors is None else device.tensor(factors, factor_dtype, storage_offset=storage_offset)
+    scaling, frequencies, amplitude = scaled(method, x.shape[-1], factors)
+    facts = {
+        "x": source.spec,
+        "output": output.spec,
+        "rope_layout": layout,
+        "input_layout": "1d" if x.ndim == 2 else "2d",
+        "base": 500000.0,
+        "scaling": scaling,
+        "device": DEVICE[arch],
+    }
+    if method == "long_rope":
+        call = LongRoPECall(**facts, rescale_factors=None if held is None else held.spec)
+        program = device.run(LongRoPECudaKernel, call, source, held, output)
+    else:
+        program = device.run(RoPECudaKernel, RoPECall(**facts), source, output)
+    positions = np.arange(x.shape[0]) if x.ndim == 2 else np.arange(x.shape[1])[:, None]
+    expected = amplitude * turned(x, positions[..., None] * frequencies, layout)
+    assert_close(device.fetch(output), expected, dtype)
+    return program
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["neox", "interleaved"])
+@pytest.mark.parametrize("method", ["llama31", "yarn", "long_rope"])
+def test_scaled_frequencies(method, layout, dtype):
+    for arch, shape in (("sm_80", (2, 40, 3, 64)), ("sm_90a", (40, 10)), ("sm_80", (1, 3, 2, 2))):
+        run_scaled(random(shape, dtype), dtype, arch, method, layout=layout)
+    qkv = random((2, 6, 9, 64), dtype)
+    run_scaled(qkv.transpose(0, 2, 1, 3)[:, 1:], dtype, "sm_90a", method, layout=layout, max_grid=2)
+    run_scaled(qkv[..., ::2], dtype, "sm_80", method, layout=layout)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["neox", "interleaved"])
+def test_rescale_factors_of_every_dtype(layout, dtype):
+    for factor_dtype in DTYPES:
+        for arch, shape in (("sm_80", (1, 9, 2, 64)), ("sm_90a", (9, 10))):
+            factors = (1.0 + 7.0 * np.random.default_rng(1).random(shape[-1] // 2)).astype(NUMPY[factor_dtype])
+            run_scaled(
+                random(shape, dtype),
+                dtype,
+                arch,
+                "long_rope",
+                layout=layout,
+                factors=factors,
+                factor_dtype=factor_dtype,
+            )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scaled_frequencies_at_every_storage_offset(dtype):
+    x, factors = random((2, 3, 1, 64), dtype), np.linspace(1.0, 9.0, 32, dtype=np.float32)
+    for offset in range(16):
+        run_scaled(x, dtype, "sm_80", "long_rope", factors=factors, storage_offset=offset)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["neox", "interleaved"])
+def test_scaled_kernels_use_128_bit_accesses_and_nothing_spills(layout, dtype, arch):
+    program = run_scaled(random((1, 3, 2, 64), dtype), dtype, arch, "yarn", layout=layout)
+    assert {"ld.global.nc.v4.b32", "st.global.v4.b32"} <= parsed(program, arch).forms()
+    narrow = run_scaled(random((2, 10), dtype), dtype, arch, "long_rope", layout=layout)
+    for each in (program, narrow):
         facts = facts_of(each, arch)
         assert facts["spill_bytes"] == facts["stack_bytes"] == 0

@@ -51,8 +51,8 @@ class Case:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Every construction parameter, defaults included, dtypes as torch's."""
-        return torch_parameters(self.call.values)
+        """Every construction parameter, defaults included, dtypes as torch's, tensors on the CPU."""
+        return {**torch_parameters(self.call.values), **inputs.held(self.call)}
 
     def __str__(self) -> str:
         return f"{self.op} {self.id}"

@@ -94,11 +94,12 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
         yield RefusedCall(recorded.place, f"no operator is called {recorded.op}")
         return
     try:
+        held = [slot.name for slot in op._held_slots]
         params, target = dispatch.decode(recorded.construction)
         if target not in (None, backend.BUILTIN):
             yield RefusedCall(recorded.place, f"the kernels of target {target!r} are not ours to compile")
             return
-        instance = op(**params)
+        instance = op(**params, **{name: _stand_in(recorded.tensors.get(name)) for name in held})
         tensors = tuple(_stand_in(recorded.tensors.get(name)) for name in op._input_names)
         instance._require_tensors(tensors)
         checked = op._signature.check_call(instance._construction, tensors)
@@ -107,7 +108,7 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
         return
     if not checked.written and all(output is None or 0 in output.shape for output in checked.outputs):
         return
-    facts = {name: _moved(recorded.tensors.get(name), device) for name in op._input_names}
+    facts = {name: _moved(recorded.tensors.get(name), device) for name in (*op._input_names, *held)}
     place = torch.device(device.type, device.index) if device.type != "cpu" else torch.device("cpu")
     for name, output in zip(op.entry.signature.outputs, checked.outputs, strict=True):
         facts[name] = None if output is None else allocated_spec(output.shape, output.dtype, place)
@@ -116,12 +117,13 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
 
 def _plan(op: type[Op], row: Call, device: DeviceFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:
     values = torch_parameters(row.values)
-    instance = op(**{name: values[name] for name in op.entry.signature.params})
+    held = {slot.name: _stand_in(_spec(row.held.get(slot.name), device)) for slot in op._held_slots}
+    instance = op(**{name: values[name] for name in op.entry.signature.scalars}, **held)
     if op.entry.composition:
         yield from _plan_stages(instance, row, device, packed)
         return
-    tensors = {**row.inputs, **row.outputs}
-    names = (*op.entry.signature.inputs, *op.entry.signature.outputs)
+    tensors = {**row.held, **row.inputs, **row.outputs}
+    names = (*held, *op.entry.signature.inputs, *op.entry.signature.outputs)
     specs = {name: _spec(tensors.get(name), device) for name in names}
     yield from _both(instance, row.case_id, CallFacts(device, specs, dict(row.indices)), packed)
 

@@ -77,7 +77,7 @@ def record(op: Op, facts: CallFacts) -> None:
             "op": type(op).__name__,
             "call": json.loads(op._call),
             "packed": facts.packed,
-            "tensors": {name: _describe(facts.tensors[name]) for name in op._input_names},
+            "tensors": {name: _describe(facts.tensors[name]) for name in (*op._input_names, *op._held)},
         },
     )
 
@@ -103,7 +103,7 @@ class RecordedCall:
         op: name of the operator.
         construction: what `dispatch.decode` reads.
         packed: layout of a packed operand, or None.
-        tensors: the inputs by name; None for an absent one.
+        tensors: the inputs and the construction-time tensors by name; None for an absent one.
     """
 
     place: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from tileops.manifest.workload import WORKLOAD_SEED, Call
+from tileops.manifest.workload import WORKLOAD_SEED, AbstractTensor, Call
 from tileops.ops.dtypes import dtype_of
 
 
@@ -51,8 +51,17 @@ def materialize(call: Call, device: str | torch.device = "cpu") -> dict[str, tor
         call: the call.
         device: its device, "meta" for tensors without values; tensors that live on the CPU stay there.
     """
+    return {**_made(call, call.held, device), **_made(call, call.inputs, device)}
+
+
+def held(call: Call, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
+    """The construction-time tensors among those that `materialize` makes."""
+    return _made(call, call.held, device)
+
+
+def _made(call: Call, declared: Mapping[str, AbstractTensor], device: str | torch.device) -> dict[str, torch.Tensor]:
     tensors = {}
-    for name, item in {**call.held, **call.inputs}.items():
+    for name, item in declared.items():
         where = torch.device("cpu" if item.cpu else device)
         dtype = dtype_of(item.dtype)
         if where.type == "meta":

@@ -9,6 +9,7 @@ precision per position, no table, and the error at position p is p * 2**-64 turn
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,43 +18,109 @@ from llvmlite import ir
 from tileops.jit.lang.cuda_emitter import CudaEmitter
 from tileops.jit.lang.cuda_function import device_function, types
 from tileops.jit.lang.cuda_strips import Strip
-from tileops.jit.lang.emitter import F32, F64, I32, I64
+from tileops.jit.lang.emitter import F32, F64, I16, I32, I64
 
 _SIN = (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4)
 _COS = (4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
 _EXP2_TERMS = 13  # terms of the Taylor series of 2**f for |f| <= 1/2; the first one left out is below 2**-57
 
 
-def rotary_angles(count: int) -> Any:
+def rotary_angles(count: int, factor_kinds: Sequence[str] | None = None) -> Any:
     """Cosines and sines of `count` neighbouring pairs at one position.
+
+    Args:
+        count: number of pairs.
+        factor_kinds: storage formats of the factors that frequencies may have, "f32", "bf16" and "f16" in some order;
+            None where frequencies are not scaled at all.
 
     Returns:
         A device function ``(position, pair, slope, ratio) -> (cos_0, ..., sin_0, ...)``, float32: pair i
         turns by ``position * 2**(i * slope) / (2 pi)`` turns. `position` and `pair` (the first of them) are
         int64; `slope` and ``ratio = 2**slope`` are float64.
-    """
 
-    def emit(
-        emitter: CudaEmitter, position: ir.Value, pair: ir.Value, slope: ir.Value, ratio: ir.Value
+        Scaled it takes ``(position, pair, slope, ratio, floor, by_frequency, by_pair, offset, amplitude, factors,
+        factor_kind)``: the rate r of pair i, in turns per position, becomes ``r * (floor + (1 - floor) * clamp(
+        by_frequency * r + by_pair * i + offset, 0, 1))``, divided by element i of the array at `factors`, whose
+        format `factor_kind` counts from 1; 0 divides by nothing. Cosines and sines are multiplied by `amplitude`,
+        float32; the other floats are float64.
+    """
+    kinds = tuple(factor_kinds or ())
+    scaled = bool(kinds)
+
+    def rates_of(
+        emitter: CudaEmitter, pair: ir.Value, slope: ir.Value, ratio: ir.Value, scaling: Sequence[ir.Value]
     ) -> list[ir.Value]:
+        """Turns per position of each pair."""
         b = emitter.builder
         exponent = b.fma(b.sitofp(pair, F64), slope, ir.Constant(F64, -math.log2(2 * math.pi)))
-        rate = _exp2(emitter, exponent)
+        rates = [_exp2(emitter, exponent)]
+        for _ in range(1, count):
+            rates.append(b.fmul(rates[-1], ratio))
+        if not scaled:
+            return rates
+        floor, by_frequency, by_pair, offset, factors, factor_kind = scaling
+        first = b.sitofp(pair, F64)
+        for k, rate in enumerate(rates):
+            number = b.fadd(first, ir.Constant(F64, float(k)))
+            weight = b.fma(by_frequency, rate, b.fma(by_pair, number, offset))
+            weight = _clamp_to_one(emitter, weight)
+            rates[k] = b.fmul(rate, b.fma(b.fsub(ir.Constant(F64, 1.0), floor), weight, floor))
+        before = b.block
+        with b.if_then(b.icmp_signed("!=", factor_kind, I64(0))):
+            divided = [
+                b.fdiv(rate, _factor(emitter, factors, b.add(pair, I64(k)), factor_kind, kinds))
+                for k, rate in enumerate(rates)
+            ]
+            inside = b.block
+        merged = []
+        for rate, quotient in zip(rates, divided, strict=True):
+            phi = b.phi(F64)
+            phi.add_incoming(rate, before)
+            phi.add_incoming(quotient, inside)
+            merged.append(phi)
+        return merged
+
+    def emit(
+        emitter: CudaEmitter, position: ir.Value, pair: ir.Value, slope: ir.Value, ratio: ir.Value, *scaling: ir.Value
+    ) -> list[ir.Value]:
+        b = emitter.builder
+        amplitude = scaling[4] if scaled else None
         cosines, sines = [], []
-        for k in range(count):
-            if k:
-                rate = b.fmul(rate, ratio)
+        for rate in rates_of(emitter, pair, slope, ratio, (*scaling[:4], *scaling[5:])):
             sine, cosine = _sin_cos(emitter, b.mul(position, _fixed_point(emitter, rate)))
-            sines.append(sine)
-            cosines.append(cosine)
+            sines.append(sine if amplitude is None else b.fmul(sine, amplitude))
+            cosines.append(cosine if amplitude is None else b.fmul(cosine, amplitude))
         return cosines + sines
 
-    emit.__name__ = f"rotary_angles_{count}"
-    return device_function(
-        emit,
-        [types.int64, types.int64, types.float64, types.float64],
-        types.UniTuple(types.float32, 2 * count),
-    )
+    emit.__name__ = f"{'scaled' if scaled else 'rotary'}_angles_{count}"
+    parameters = [types.int64, types.int64, types.float64, types.float64]
+    if scaled:
+        parameters += [*[types.float64] * 4, types.float32, types.int64, types.int64]
+    return device_function(emit, parameters, types.UniTuple(types.float32, 2 * count))
+
+
+def _clamp_to_one(emitter: CudaEmitter, x: ir.Value) -> ir.Value:
+    """`x` within 0 .. 1, in float64."""
+    b, zero, one = emitter.builder, ir.Constant(F64, 0.0), ir.Constant(F64, 1.0)
+    x = b.select(b.fcmp_ordered("<", x, zero), zero, x)
+    return b.select(b.fcmp_ordered(">", x, one), one, x)
+
+
+def _factor(
+    emitter: CudaEmitter, factors: ir.Value, number: ir.Value, kind: ir.Value, kinds: Sequence[str]
+) -> ir.Value:
+    """Element `number` of an array of one of `kinds`, counted from 1, as float64."""
+    b = emitter.builder
+    wide = b.icmp_signed("==", kind, I64(1 + kinds.index("f32")))
+    address = b.add(factors, b.shl(number, b.select(wide, I64(2), I64(1))))
+    flag = b.zext(wide, I32)
+    text = "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.nc.b32 $0, [$1]; }"
+    (word,) = emitter.ptx(text, [I32], [address, flag], early=True)
+    text = "{ .reg .pred p; setp.eq.b32 p, $2, 0; mov.b16 $0, 0; @p ld.global.nc.b16 $0, [$1]; }"
+    (half,) = emitter.ptx(text, [I16], [address, flag], early=True)
+    halves = [emitter.unpack(dtype, [b.zext(half, I32)], 1)[0] for dtype in ("bf16", "f16")]
+    narrow = b.select(b.icmp_signed("==", kind, I64(1 + kinds.index("bf16"))), *halves)
+    return b.fpext(b.select(wide, b.bitcast(word, F32), narrow), F64)
 
 
 def _exp2(emitter: CudaEmitter, x: ir.Value) -> ir.Value:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from tileops.jit.lang import cuda as lang
 from tileops.jit.lang import cuda_angles
+from tileops.kernels.rope.rope_cuda import FACTOR_KINDS
 
 
-def rotate(dtype: str, width: int, pairs: str, positions: str) -> Callable[..., None]:
+def rotate(dtype: str, width: int, pairs: str, positions: str, scaled: bool) -> Callable[..., None]:
     """One thread turns the same few pairs of several heads of a token, so their angles are computed once.
 
     The kernel is ``kernel(x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim,
-    pair_step, partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio)``:
+    pair_step, partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio, floor, by_frequency,
+    by_pair, offset, amplitude, factors, factor_kind)``:
 
     * tokens, seq_len: of all sequences, of one. Token t is number ``t % seq_len`` of sequence ``t //
       seq_len``.
@@ -22,31 +24,35 @@ def rotate(dtype: str, width: int, pairs: str, positions: str) -> Callable[..., 
     * pair_step, partner: elements from one pair to the next, and from a pair's first element to its second.
     * batch_step, ..., element_step: strides of `x` in bytes; `out` is contiguous; id_step: of the position
       ids.
-    * slope, ratio: see `cuda_angles.rotary_angles`.
+    * slope, ..., factor_kind: see `cuda_angles.rotary_angles`; those from `floor` on count only if `scaled`.
 
     Args:
         pairs: "adjacent", where an access holds whole pairs, or "split", where it holds first or second
             elements.
         positions: "sequence" for the token's place in its sequence, "i32" or "i64" for position ids of that
             type.
+        scaled: the frequencies differ from the geometric sequence.
     """
     strip = lang.Strip(dtype, width)
     itemsize, elements = lang.ITEMSIZE[dtype], strip.elements
     adjacent = pairs == "adjacent"
     load, store = strip.load, strip.store
-    angles_of = cuda_angles.rotary_angles(elements // 2 if adjacent else elements)
+    pairs_of_strip = elements // 2 if adjacent else elements
+    if scaled:
+        angles_of = cuda_angles.rotary_angles(pairs_of_strip, FACTOR_KINDS)
+    else:
+        angles_of = cuda_angles.rotary_angles(pairs_of_strip)
     if adjacent:
         turn = cuda_angles.rotate_adjacent(strip)
-        pairs_of_strip = elements // 2
     else:
         turn_first, turn_second = cuda_angles.rotate_split(strip)
-        pairs_of_strip = elements
     load_id = lang.load_i64 if positions == "i64" else lang.load_i32
     sequence = positions == "sequence"
 
     def kernel(
         x, position_ids, out, tokens, seq_len, heads, head_group, turned, copied, head_dim, pair_step,
         partner, batch_step, seq_step, head_step, element_step, id_step, slope, ratio,
+        floor, by_frequency, by_pair, offset, amplitude, factors, factor_kind,
     ):  # fmt: skip
         strips = turned + copied
         groups = (heads + head_group - 1) // head_group
@@ -63,7 +69,14 @@ def rotate(dtype: str, width: int, pairs: str, positions: str) -> Callable[..., 
             target = out + (token * heads + head) * head_dim * itemsize
             if strip_index < turned:
                 position = number if sequence else load_id(position_ids + token * id_step)
-                angles = angles_of(position, strip_index * pairs_of_strip, slope, ratio)
+                pair = strip_index * pairs_of_strip
+                if scaled:
+                    angles = angles_of(
+                        position, pair, slope, ratio,
+                        floor, by_frequency, by_pair, offset, amplitude, factors, factor_kind,
+                    )  # fmt: skip
+                else:
+                    angles = angles_of(position, pair, slope, ratio)
                 if adjacent:
                     source += strip_index * width
                     target += strip_index * width

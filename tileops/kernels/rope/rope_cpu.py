@@ -183,17 +183,16 @@ class LongRoPECpuKernel(_SequenceCpuKernel, LongRoPEFwdInterface):
             return plain
 
         dense, nbytes = spec.is_contiguous, spec.numel * spec.itemsize
-        latest = (None, None)
+        latest: tuple[bytes, Rows] | None = None
 
         def launch(source: Any, rescale_factors: Any, output: Any) -> None:
             nonlocal latest
             factors = rescale_factors if dense else rescale_factors.contiguous()
             contents = ctypes.string_at(factors.data_ptr(), nbytes)
-            seen, rows = latest
-            if contents != seen:
-                rows = of(tuple(factors.detach().double().tolist())).at_least(length)
-                latest = (contents, rows)
-            run(rows, source, output)
+            found = latest
+            if found is None or found[0] != contents:
+                found = latest = contents, of(tuple(factors.detach().double().tolist())).at_least(length)
+            run(found[1], source, output)
 
         return launch
 

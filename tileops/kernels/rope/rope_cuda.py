@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +13,19 @@ from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch, TensorSpec
 from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, refuse_float_call, sm_count
 from tileops.kernels.rope.call_spec import (
+    LongRoPECall,
+    LongRoPEFwdInterface,
     RoPECall,
     RoPEFwdInterface,
     RoPEPositionIdsCall,
     RoPEPositionIdsFwdInterface,
 )
+from tileops.kernels.rope.scaling import PLAIN, Scaling
 
 _BODY = "tileops.kernels.rope._rope_cuda:rotate"
-_ARGUMENTS = ("ptr",) * 3 + ("i64",) * 14 + ("f64",) * 2
+_ARGUMENTS = ("ptr",) * 3 + ("i64",) * 14 + ("f64",) * 6 + ("f32", "ptr", "i64")
+#: Storage formats of the factors that frequencies may be divided by, counted from 1 where a launch says which.
+FACTOR_KINDS = ("f32", "bf16", "f16")
 _THREADS = 128
 #: Threads per multiprocessor that should have work before one of them takes several heads.
 _BUSY_THREADS = 1024
@@ -36,6 +42,8 @@ class Geometry:
         rotary_dim: elements that turn.
         adjacent: pairs are neighbours (interleaved), not halves (neox).
         base: of the frequencies.
+        scaling: what becomes of them.
+        factors: they may be divided by factors too.
     """
 
     shape: tuple[int, int, int, int]
@@ -43,6 +51,8 @@ class Geometry:
     rotary_dim: int
     adjacent: bool
     base: float
+    scaling: Scaling = PLAIN
+    factors: bool = False
 
     def width(self, x: TensorSpec, output: TensorSpec) -> int:
         """Bytes of an access: 16 where every run of elements is made of whole aligned accesses, else one
@@ -69,6 +79,7 @@ class Geometry:
             width=width,
             pairs="adjacent" if self.adjacent and width == VECTOR_BYTES else "split",
             positions=positions,
+            scaled=self.factors or self.scaling != PLAIN,
         )
 
     def arguments(self, x: TensorSpec, output: TensorSpec, multiprocessors: int) -> tuple[int, tuple[Any, ...]]:
@@ -89,14 +100,21 @@ class Geometry:
         )  # fmt: skip
 
     @property
-    def frequencies(self) -> tuple[np.float64, np.float64]:
-        """``(slope, ratio)``: pair i turns ``2**(i * slope)`` per position, ``ratio = 2**slope``."""
+    def frequencies(self) -> tuple[Any, ...]:
+        """The arguments from `slope` to `amplitude`: pair i turns ``2**(i * slope)`` radians per position, ``ratio =
+        2**slope``; the scaling looks at turns.
+        """
         slope = -2.0 * math.log2(self.base) / max(self.rotary_dim, 1)
-        return np.float64(slope), np.float64(2.0**slope)
+        scaling = self.scaling
+        per_turn = 2.0 * math.pi * scaling.by_frequency
+        wide = (slope, 2.0**slope, scaling.floor, per_turn, scaling.by_pair, scaling.offset)
+        return (*map(np.float64, wide), np.float32(scaling.amplitude))
 
 
-class RoPECudaKernel(Kernel, RoPEFwdInterface):
-    """Angles in 64-bit fixed point from the position, no tables; float32, rounded once."""
+class _SequenceCudaKernel(Kernel):
+    """What the kernels of sequences that start at position 0 share: angles in 64-bit fixed point from the position, no
+    tables; float32, rounded once.
+    """
 
     devices = frozenset({"cuda"})
 
@@ -108,16 +126,41 @@ class RoPECudaKernel(Kernel, RoPEFwdInterface):
     def programs(cls, call: RoPECall, config: Config) -> dict[str, Program]:
         return {"main": _sequence(call).program(call.x, call.output, "sequence")}
 
-    def bind(self, call: RoPECall) -> Launch:
+    def _bind_sequence(self, call: RoPECall, factor_kind: int) -> Callable[..., None]:
+        """``run(x, output, address of the factors = 0)``"""
         geometry = _sequence(call)
         grid, sizes = geometry.arguments(call.x, call.output, sm_count(call.device))
         rest = (*sizes, 0, *geometry.frequencies)
         launch, device = self.entries["main"].launch, call.device.index
 
-        def run(x: Any, output: Any) -> None:
-            launch(grid, x.data_ptr(), 0, output.data_ptr(), *rest, device=device)
+        def run(x: Any, output: Any, factors: int = 0) -> None:
+            launch(grid, x.data_ptr(), 0, output.data_ptr(), *rest, factors, factor_kind, device=device)
 
         return run
+
+
+class RoPECudaKernel(_SequenceCudaKernel, RoPEFwdInterface):
+    """Rotates by the place in the sequence; the frequencies are known when the call is."""
+
+    def bind(self, call: RoPECall) -> Launch:
+        return self._bind_sequence(call, 0)
+
+
+class LongRoPECudaKernel(_SequenceCudaKernel, LongRoPEFwdInterface):
+    """As `RoPECudaKernel`; the factors are read where they lie. One program serves every dtype of them, and none."""
+
+    def bind(self, call: LongRoPECall) -> Launch:
+        factors = call.rescale_factors
+        if factors is None:
+            run = self._bind_sequence(call, 0)
+            return lambda x, rescale_factors, output: run(x, output)
+        run, dense = self._bind_sequence(call, 1 + FACTOR_KINDS.index(factors.short)), factors.is_contiguous
+
+        def launch(x: Any, rescale_factors: Any, output: Any) -> None:
+            contents = rescale_factors if dense else rescale_factors.contiguous()
+            run(x, output, contents.data_ptr())
+
+        return launch
 
 
 class RoPEPositionIdsCudaKernel(Kernel, RoPEPositionIdsFwdInterface):
@@ -137,7 +180,7 @@ class RoPEPositionIdsCudaKernel(Kernel, RoPEPositionIdsFwdInterface):
         geometry = _tokens(call)
         grid, sizes = geometry.arguments(call.x, call.output, sm_count(call.device))
         id_step = call.position_ids.strides[0] * call.position_ids.itemsize
-        rest = (*sizes, id_step, *geometry.frequencies)
+        rest = (*sizes, id_step, *geometry.frequencies, 0, 0)
         launch, device = self.entries["main"].launch, call.device.index
 
         def run(x: Any, position_ids: Any, output: Any) -> None:
@@ -156,7 +199,8 @@ def _sequence(call: RoPECall) -> Geometry:
         shape, strides = (1, x.shape[0], 1, x.shape[1]), (0, x.strides[0], 0, x.strides[1])
     else:
         shape, strides = x.shape, x.strides  # type: ignore[assignment]
-    return Geometry(shape, strides, shape[3], call.rope_layout == "interleaved", call.base)
+    factors = isinstance(call, LongRoPECall)
+    return Geometry(shape, strides, shape[3], call.rope_layout == "interleaved", call.base, call.scaling, factors)
 
 
 def _tokens(call: RoPEPositionIdsCall) -> Geometry:

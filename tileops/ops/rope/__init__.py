@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from tileops.ops.rope.long_rope import LongRoPEFwdOp
 from tileops.ops.rope.rope import RoPEFwdOp
+from tileops.ops.rope.rope_llama31 import RoPELlama31FwdOp
 from tileops.ops.rope.rope_position_ids import RoPENeoxPositionIdsFwdOp
+from tileops.ops.rope.yarn import YaRNFwdOp
 
-__all__ = ["RoPEFwdOp", "RoPENeoxPositionIdsFwdOp"]
+__all__ = ["LongRoPEFwdOp", "RoPEFwdOp", "RoPELlama31FwdOp", "RoPENeoxPositionIdsFwdOp", "YaRNFwdOp"]
