@@ -7,7 +7,7 @@
    GPU and in the interpreter; results are compared bit for bit (approximate instructions within their
    documented error).
 2. tests: ``pytest tests/cuda`` on the GPU.
-3. bench: the benchmark rows of the operators that have CUDA kernels.
+3. bench: the benchmark rows of operators that have CUDA kernels, of the elementwise ones some of each kind.
 
 ``report.json`` and ``report.md`` in the output folder hold everything. The exit status is 0 only if all
 stages ran and passed. `--wheels` says which distributions must be at hand where nothing can be fetched;
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-OPS = ("RMSNormFwdOp", "SiluAndMulFwdOp", "AddFwdOp", "RoPEFwdOp", "RoPENeoxPositionIdsFwdOp")
+OPS = (
+    *("RMSNormFwdOp", "SiluAndMulFwdOp", "AddFwdOp", "RoPEFwdOp", "RoPENeoxPositionIdsFwdOp"),
+    *("ExpFwdOp", "GeluFwdOp", "GtFwdOp", "WhereFwdOp"),
+)
 STAGES = ("instructions", "tests", "bench")
 LIMIT_S = 8 * 60
 TESTS_LIMIT_S = 150

@@ -1,4 +1,4 @@
-"""The five operators on a real GPU: against the reference, on streams, in graphs, on other devices."""
+"""The operators on a real GPU: against the reference, on streams, in graphs, on other devices."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from tests.ops.helpers import FLOATS, check
+from tests.ptx import pointwise
+from tileops import elementwise as ops
 from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
 from tileops.norm import RMSNormFwdOp
 from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
-from tileops.workloads import elementwise, norm, rope
+from tileops.workloads import elementwise, norm, rope, workload
 
 pytestmark = [pytest.mark.cuda_only, pytest.mark.in_tree_kernels]
 
@@ -54,6 +56,32 @@ def test_add(a: tuple[int, ...], b: tuple[int, ...], dtype: torch.dtype) -> None
     left, right = draw(*a, dtype=dtype), draw(*b, dtype=dtype, seed=1)
     op = AddFwdOp(alpha=-0.5)
     check(op(left, right), elementwise.add(left, right, alpha=-0.5), controls=True)
+
+
+@pytest.mark.parametrize("example", list(pointwise.examples(every_dtype=False)), ids=str)
+def test_every_elementwise_operator(example: pointwise.Example) -> None:
+    op = getattr(ops, example.op)(**example.params)
+    params = {name: getattr(op, name) for name in op.entry.signature.params if name != "inplace"}
+    shapes = {"PreluFwdOp": ((3, 5, 640), (5,)), "MaskedFillFwdOp": ((3, 640), (3, 640), ())}
+    for shape in (shapes.get(example.op, ((70, 130),)), shapes.get(example.op, ((33, 7, 64),))):
+        if len(shape[0]) == 3 and example.op.endswith("AndMulFwdOp"):
+            continue
+        inputs = list(pointwise.inputs_of(example, shape).values())
+        result = op(*(None if x is None else x.cuda() for x in inputs)).cpu()
+        expected = workload(example.op).reference(*inputs, **params)
+        pointwise.check(pointwise.as_array(result), result.dtype, expected, pointwise.SLACK.get(example.op, 0.0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_elementwise_in_place_and_broadcast(dtype: torch.dtype) -> None:
+    x = draw(64, 96, dtype=dtype)
+    for view in (x.clone(), x.clone().T, x.clone()[:, ::2]):
+        expected = view.cpu().double().relu()
+        assert ops.ReluFwdOp(inplace=True)(view).data_ptr() == view.data_ptr()
+        check(view.cpu(), expected)
+    mask = x > 0
+    check(ops.WhereFwdOp()(mask[:1], x, x[:, :1]), torch.where(mask[:1], x, x[:, :1]).double())
+    assert torch.equal(ops.GtFwdOp()(x, x[0]), x > x[0])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -16,9 +16,9 @@ KINDS = (
     Example("MulFwdOp", "bfloat16"),
     Example("GtFwdOp", "float16"),
     Example("BitwiseXorFwdOp", "uint8"),
-    Example("WhereFwdOp", "float32"),
+    Example("WhereFwdOp", "int64"),
     Example("ReciprocalFwdOp", "int16"),
-    Example("ClampTensorFwdOp", "int64", {}, ("min",)),
+    Example("ClampTensorFwdOp", "float32", {}, ("min",)),
 )
 SHAPES = {
     "MaskedFillFwdOp": ((3, 640), (3, 640), ()),
@@ -45,9 +45,9 @@ def test_every_operator(example: Example) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("example", list(examples(every_dtype=True)), ids=str)
-def test_every_operator_dtype_and_layout(example: Example, arch: str) -> None:
+def test_every_operator_dtype_and_layout(example: Example) -> None:
+    arch = ARCHS[len(str(example)) % 2]
     if example.op in SHAPES:
         run(example, inputs_of(example, SHAPES[example.op]), arch)
         return

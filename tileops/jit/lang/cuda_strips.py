@@ -144,7 +144,7 @@ class Strip:
     def spread(self, emitter: CudaEmitter, element: Sequence[ir.Value]) -> list[ir.Value]:
         """Packed words of a strip whose elements all equal the one whose packed words are given."""
         copies = {1: 0x01010101, 2: 0x00010001}.get(itemsize(self.dtype))
-        if self.width < 4 or copies is None:
+        if copies is None:
             return list(element) * (self.words * self.vectors // len(element))
         return [emitter.builder.mul(element[0], I32(copies))] * (self.words * self.vectors)
 
