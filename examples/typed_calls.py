@@ -13,7 +13,7 @@ from tileops.elementwise import AddFwdOp, GeluAndMulFwdOp, GeluTanhAndMulFwdOp, 
 from tileops.gemm import GemmFwdOp, PackedWeight, pack
 from tileops.moe import SharedExpertMLPFwdOp
 from tileops.norm import RMSNormBwdOp, RMSNormFwdOp
-from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
+from tileops.rope import LongRoPEFwdOp, RoPEFwdOp, RoPELlama31FwdOp, RoPENeoxPositionIdsFwdOp, YaRNFwdOp
 
 
 def elementwise(x: torch.Tensor) -> torch.Tensor:
@@ -46,6 +46,8 @@ def moe(x: torch.Tensor) -> torch.Tensor:
 
 def rope(x: torch.Tensor) -> torch.Tensor:
     rotated: torch.Tensor = RoPEFwdOp(rope_layout="interleaved")(x)
+    rotated = YaRNFwdOp(scale=4.0)(RoPELlama31FwdOp(scale_factor=8.0)(rotated))
+    rotated = LongRoPEFwdOp(scale=32.0, rescale_factors=torch.ones(x.shape[-1] // 2))(rotated)
     positions = torch.arange(x.shape[1])
     return RoPENeoxPositionIdsFwdOp(max_position=64)(rotated[0], positions)
 

@@ -43,6 +43,14 @@ COLD_COMPILES = (
     ColdCompile("RMSNormFwdOp", _tensors(_randn(6, 64), _randn(64)), {"normalized_shape": (64,), "eps": 1e-6}),
     ColdCompile("GemmFwdOp", _tensors(_randn(6, 48), _randn(40, 48))),
     ColdCompile("RoPEFwdOp", _tensors(_randn(2, 6, 3, 32)), {"rope_layout": "interleaved"}, dynamic=1),
+    ColdCompile("RoPELlama31FwdOp", _tensors(_randn(2, 6, 3, 32)), dynamic=1),
+    ColdCompile("YaRNFwdOp", _tensors(_randn(2, 6, 3, 32)), {"scale": 4.0}, dynamic=1),
+    ColdCompile(
+        "LongRoPEFwdOp",
+        _tensors(_randn(2, 6, 3, 32)),
+        {"scale": 32.0, "rescale_factors": torch.linspace(1.0, 9.0, 16)},
+        dynamic=1,
+    ),
     ColdCompile(
         "RoPENeoxPositionIdsFwdOp",
         _tensors(_randn(6, 3, 32), lambda device: torch.arange(6, device=device) * 3),

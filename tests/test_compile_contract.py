@@ -64,6 +64,8 @@ def test_shapes_may_vary_without_another_compile(case: ColdCompile) -> None:
 def test_opcheck(case: ColdCompile, dtype: torch.dtype) -> None:
     op = build(case)
     tensors = [t.to(dtype) if t.is_floating_point() else t for t in case.tensors(run_device())]
-    torch.library.opcheck(type(op)._operator, (*tensors, *[None] * (len(op._slots) - len(tensors)), op._call))
     strided = [torch.stack([t, t], -1)[..., 0] if t.is_floating_point() else t for t in tensors]
-    torch.library.opcheck(type(op)._operator, (*strided, *[None] * (len(op._slots) - len(strided)), op._call))
+    for given in (tensors, strided):
+        passed = (*given, *[None] * (len(op._slots) - len(given)))
+        operator = op._operator or op._branches[tuple(tensor is not None for tensor in passed)][0]
+        torch.library.opcheck(operator, (*passed, *op._held.values(), op._call))

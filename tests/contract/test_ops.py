@@ -20,6 +20,7 @@ from tileops.ops import targets
 from tileops.ops.base import Op
 from tileops.ops.planned import PlannedCall, device_for, planned_calls
 from tileops.ops.signature_codegen import signature_for
+from tileops.workloads import inputs
 
 ENTRIES = manifest.load_all(strict=False)
 FAMILIES = sorted({entry.family for entry in ENTRIES.values()})
@@ -71,7 +72,8 @@ def _subclasses(cls: type) -> list[type]:
 
 def _instance(cls: type[Op], call: Call, **options: Any) -> Op:
     signature = signature_for(cls.entry)
-    return cls(**{name: python_value(signature, name, value) for name, value in call.values.items()}, **options)
+    params = {name: python_value(signature, name, value) for name, value in call.values.items()}
+    return cls(**params, **inputs.held(call, "meta"), **options)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTED)
@@ -145,8 +147,7 @@ def test_another_target_is_asked_for_every_row(name: str, monkeypatch: pytest.Mo
         op = _instance(cls, call, target=TARGET)
         tensors = tensors_of(signature, call)
         checked = signature.check_call(op._construction, tensors)
-        facts = op._facts(tensors, torch.device("meta"), checked)
-        op._target_kernel(TARGET, tensors, facts)
+        op._target_kernel(TARGET, tensors, op._facts_of(tensors))
         specs, params = asked.pop()
         shapes = {n: None if s is None else (s.shape, s.dtype) for n, s in zip(cls._input_names, specs, strict=True)}
         rows = {n: (call.inputs[n].shape, call.inputs[n].dtype) if n in call.inputs else None for n in cls._input_names}

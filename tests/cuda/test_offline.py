@@ -27,8 +27,8 @@ from tileops.kernels.elementwise.gated_cuda import GatedCudaKernel
 from tileops.kernels.elementwise.pointwise_cuda import BinaryCudaKernel
 from tileops.kernels.norm.call_spec import RMSNormCall
 from tileops.kernels.norm.rms_norm_cuda import RMSNormCudaKernel
-from tileops.kernels.rope.call_spec import RoPECall, RoPEPositionIdsCall
-from tileops.kernels.rope.rope_cuda import RoPECudaKernel, RoPEPositionIdsCudaKernel
+from tileops.kernels.rope.call_spec import LongRoPECall, RoPECall, RoPEPositionIdsCall
+from tileops.kernels.rope.rope_cuda import LongRoPECudaKernel, RoPECudaKernel, RoPEPositionIdsCudaKernel
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -61,6 +61,18 @@ def abstract_calls(arch: str, dtype: str = "bfloat16") -> Iterator[tuple[type[Ke
             rope_layout="neox",
             input_layout="2d",
             base=1e4,
+            device=device,
+        ),
+    )
+    yield (
+        LongRoPECudaKernel,
+        LongRoPECall(
+            x=t(1, 8, 4, 64),
+            output=t(1, 8, 4, 64),
+            rope_layout="neox",
+            input_layout="2d",
+            base=1e4,
+            rescale_factors=tensor(32, dtype="float32"),
             device=device,
         ),
     )
