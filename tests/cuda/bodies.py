@@ -7,7 +7,9 @@ from typing import Any
 
 from tileops.jit import lang as vocabulary
 from tileops.jit.lang import cuda as lang
+from tileops.jit.lang.emitter import Kind
 from tileops.jit.lang.random import philox4x32
+from tileops.jit.lang.values import as_kind
 
 
 def wrong() -> Callable[..., None]:
@@ -105,3 +107,28 @@ def binary(word: str) -> Callable[..., None]:
             store(out + i * 4, compute(load(x + i * 4), load(y + i * 4), ()))
 
     return kernel
+
+
+def numbered(group: int) -> Callable[..., None]:
+    """``kernel(out, count, low, high)``: words of Philox, four for each four elements, as int32; whole groups."""
+
+    def word(number: Any, low: Any, high: Any) -> Any:
+        quarter = number >> 2
+        drawn = vocabulary.philox(to_i32(quarter), to_i32(quarter >> 32), to_i32(low), to_i32(high))
+        place = to_i32(number) & 3
+        lower = vocabulary.select(place == 0, drawn[0], drawn[1])
+        return vocabulary.select(place < 2, lower, vocabulary.select(place == 2, drawn[2], drawn[3]))
+
+    draw = lang.pointwise(word, (), "i32", group, scalars=("i64", "i64"), numbered=True)
+
+    def kernel(out, count, low, high):  # type: ignore[no-untyped-def]
+        i = lang.block_index() * lang.block_size() + lang.thread_index()
+        if i * group < count:
+            draw(i, (out + i * group * 4,), (0,), (low, high))
+
+    return kernel
+
+
+def to_i32(x: Any) -> Any:
+    """The low 32 bits of an int64."""
+    return as_kind(x, Kind("i32"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx.harness import ptx_of
+from tests.ptx.harness import parsed, ptx_of
 from tests.ptx.ptxsim import GlobalMemory, launch
 from tileops import jit
 from tileops.jit import Program
@@ -74,3 +74,16 @@ def test_a_short_counter_has_zeros_above(words: np.ndarray) -> None:
     zero = np.zeros_like(low)
     expected = reference(np.stack([low, high, zero, zero, np.full_like(low, 7), high]))[0]
     np.testing.assert_array_equal(memory.fetch(out, (64,), (4,), np.dtype(np.uint32)), expected)
+
+
+def test_neighbouring_elements_share_their_words() -> None:
+    memory = GlobalMemory()
+    out = memory.place(np.zeros(512, np.uint32), writable=True)
+    program = Program.of("tests.cuda.bodies:numbered", ["ptr", "i64", "i64", "i64"], device="cuda", block=64, group=8)
+    launch(ptx_of(program, "sm_80"), memory, 1, 64, [out, 512, 5, 6])
+    counter = np.arange(128, dtype=np.uint32)
+    words = reference(np.stack([counter, *[np.full_like(counter, value) for value in (0, 0, 0, 5, 6)]]))
+    np.testing.assert_array_equal(memory.fetch(out, (512,), (4,), np.dtype(np.uint32)), words.T.reshape(-1))
+    # Two of them for eight elements: ten rounds of two products each.
+    products = [step for step in parsed(program, "sm_80").instructions if step.opcode in ("mul", "mad")]
+    assert len(products) <= 2 * 10 * 2 * 2 + 8

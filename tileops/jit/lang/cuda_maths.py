@@ -92,6 +92,8 @@ FORMS: dict[str, Callable[..., Any]] = {
     "exp_lp": exp_fast,
     "exp2_fast": exp2_fast,
     "exp2_lp": exp2_fast,
+    "gelu_tanh_lp": gelu_tanh,
+    "mish_lp": mish,
     "sigmoid_lp": sigmoid,
     "silu_lp": silu,
 }

@@ -25,6 +25,7 @@ def pointwise(
     scalars: Sequence[str | None] = (),
     in_place: bool = False,
     spreads: bool = False,
+    numbered: bool = False,
 ) -> Any:
     """`function` over a group of neighbouring elements.
 
@@ -37,22 +38,23 @@ def pointwise(
         scalars: storage formats whose kinds the scalars have; None for one that is passed as None.
         in_place: the output may be an input.
         spreads: an input whose step is 0 is a single element, the same for the whole group.
+        numbered: `function` gets the number of the element first, int64.
 
     Returns:
-        A device function ``(addresses, steps, scalars)``: the addresses of the present inputs, then that of the
-        output; one step for each of them (looked at only if `spreads`); float32 or int64 scalars, without those that
-        are None.
+        A device function ``(number, addresses, steps, scalars)``: the number of the group (looked at only if
+        `numbered`); the addresses of the present inputs, then that of the output; one step for each of them (looked at
+        only if `spreads`); float32 or int64 scalars, without those that are None.
     """
     strips = [None if dtype is None else Strip.of(dtype, group) for dtype in inputs]
     present = [dtype for dtype in inputs if dtype is not None]
     passed = [dtype for dtype in scalars if dtype is not None]
     result = Kind(COMPUTED[output])
 
-    def emit(emitter: CudaEmitter, addresses: ir.Value, steps: ir.Value, packed: ir.Value) -> None:
+    def emit(emitter: CudaEmitter, number: ir.Value, addresses: ir.Value, steps: ir.Value, packed: ir.Value) -> None:
         emitter.halves = output in ("bf16", "f16")
         *places, target = items(emitter, addresses, len(present) + 1)
         own = iter(zip(places, items(emitter, steps, len(present)), strict=True))
-        columns: list[Iterable[Value | None]] = []
+        columns: list[Iterable[Value | None]] = [_numbers(emitter, number, group)] if numbered else []
         for strip in strips:
             if strip is None:
                 columns.append(itertools.repeat(None, group))
@@ -69,7 +71,14 @@ def pointwise(
     emit.__name__ = f"pointwise_{getattr(function, '__name__', 'function').strip('_')}"
     words = types.UniTuple(types.int64, len(present) + 1)
     kinds = [types.float32 if COMPUTED[dtype] == "f32" else types.int64 for dtype in passed]
-    return device_function(emit, [words, words, types.Tuple(kinds)], types.void)
+    return device_function(emit, [types.int64, words, words, types.Tuple(kinds)], types.void)
+
+
+def _numbers(emitter: CudaEmitter, number: ir.Value, group: int) -> list[Value]:
+    """Numbers of the elements of a group; by bits, so that what neighbours share is seen to be the same."""
+    b = emitter.builder
+    first = b.shl(number, I64(group.bit_length() - 1))
+    return [Value(b.or_(first, I64(k))) for k in range(group)]
 
 
 def _fetch(

@@ -20,11 +20,12 @@ def dense(
     options: tuple[tuple[str, Any], ...],
     group: int,
     in_place: bool,
+    numbered: bool,
 ) -> Callable[..., None]:
     """``kernel(count, *addresses, *scalars)``: contiguous runs of `count` elements, the output's address last."""
     compute = _function(function, output, options)
-    many = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place)
-    one = lang.pointwise(compute, inputs, output, 1, scalars=scalars, in_place=in_place)
+    many = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place, numbered=numbered)
+    one = lang.pointwise(compute, inputs, output, 1, scalars=scalars, in_place=in_place, numbered=numbered)
     dtypes = [*(dtype for dtype in inputs if dtype is not None), output]
     along, tensors = lang.along(dtypes), len(dtypes)
 
@@ -35,12 +36,12 @@ def dense(
         groups = count // group
         i = first
         while i < groups:
-            many(along(addresses, i * group), addresses, scalars)
+            many(i, along(addresses, i * group), addresses, scalars)
             i += stride
         # The last elements, fewer than a group.
         i = groups * group + first
         while i < count:
-            one(along(addresses, i), addresses, scalars)
+            one(i, along(addresses, i), addresses, scalars)
             i += stride
 
     return kernel
@@ -54,6 +55,7 @@ def strided(
     options: tuple[tuple[str, Any], ...],
     group: int,
     in_place: bool,
+    numbered: bool,
     axes: int,
 ) -> Callable[..., None]:
     """``kernel(count, *addresses, *geometry, *scalars)`` for tensors that step through memory as they like.
@@ -63,7 +65,9 @@ def strided(
     are neighbours, unless a group is one element.
     """
     compute = _function(function, output, options)
-    step = lang.pointwise(compute, inputs, output, group, scalars=scalars, in_place=in_place, spreads=True)
+    step = lang.pointwise(
+        compute, inputs, output, group, scalars=scalars, in_place=in_place, spreads=True, numbered=numbered
+    )
     tensors = 1 + sum(dtype is not None for dtype in inputs)
     locate = lang.walk_from(axes, tensors)
     words = axes * (1 + tensors)
@@ -74,7 +78,7 @@ def strided(
         i = lang.block_index() * lang.block_size() + lang.thread_index()
         stride = lang.grid_size() * lang.block_size()
         while i < count:
-            step(locate(addresses, i, geometry), geometry[1:innermost], scalars)
+            step(i, locate(addresses, i, geometry), geometry[1:innermost], scalars)
             i += stride
 
     return kernel

@@ -98,11 +98,11 @@ class Plan:
 
         Args:
             shape: of the output.
-            operands: those that are present, at least one.
+            operands: those that are present.
             output: no two of its elements share memory.
         """
         tensors = (*operands, output)
-        widest = max(operand.itemsize for operand in operands)
+        widest = max(tensor.itemsize for tensor in operands or tensors)
         full, total = VECTOR_BYTES // widest, math.prod(shape)
         if total == 0:
             return cls("dense", full, 0, 0, ())
@@ -150,10 +150,16 @@ def _takes_groups(group: int, size: int, tensors: Sequence[Operand], steps: Sequ
 
 
 class ElementwiseCudaKernel(Kernel):
-    """Base of the elementwise kernels. A subclass adds its interface and states the operator."""
+    """Base of the elementwise kernels. A subclass adds its interface and states the operator.
+
+    Attributes:
+        threads: of a block.
+        numbered: the scalar function gets the element's place in the contiguous output first, int64.
+    """
 
     devices = frozenset({"cuda"})
     threads: ClassVar[int] = 256
+    numbered: ClassVar[bool] = False
 
     @classmethod
     def function(cls, call: Any) -> str:
@@ -171,6 +177,13 @@ class ElementwiseCudaKernel(Kernel):
         return ()
 
     @classmethod
+    def scalar_dtypes(cls, call: Any) -> tuple[str, ...]:
+        """Dtypes in whose kinds the scalars arrive: that of the values, not of a mask that selects among them."""
+        present = [operand.dtype for operand in cls.operands(call) if operand is not None]
+        output = call.output.short
+        return (output if output in present or not present else present[0],) * len(cls.scalars(call))
+
+    @classmethod
     def options(cls, call: Any) -> tuple[tuple[str, Any], ...]:
         """Keyword parameters that are compiled in."""
         return ()
@@ -186,8 +199,8 @@ class ElementwiseCudaKernel(Kernel):
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:
         chosen, output = _planned(cls, call), call.output.short
         inputs = tuple(None if operand is None else operand.dtype for operand in cls.operands(call))
-        kind = _scalar_dtype(inputs, output)
-        scalars = tuple(None if value is None else kind for value in cls.scalars(call))
+        values = zip(cls.scalars(call), cls.scalar_dtypes(call), strict=True)
+        scalars = tuple(None if value is None else dtype for value, dtype in values)
         present = [dtype for dtype in inputs if dtype is not None]
         classes = {"axes": chosen.axes} if chosen.form == "strided" else {}
         program = Program.of(
@@ -196,7 +209,7 @@ class ElementwiseCudaKernel(Kernel):
                 "i64",
                 *["ptr"] * (len(present) + 1),
                 *["i64"] * len(chosen.geometry),
-                *("f32" if kind in FLOATS else "i64" for value in scalars if value is not None),
+                *("f32" if dtype in FLOATS else "i64" for dtype in scalars if dtype is not None),
             ],
             device="cuda",
             block=cls.threads,
@@ -208,6 +221,7 @@ class ElementwiseCudaKernel(Kernel):
             group=chosen.group,
             # An operator of one tensor may be asked to write its result over it.
             in_place=present == [output],
+            numbered=cls.numbered,
             **classes,
         )
         return {"main": program}
@@ -217,10 +231,8 @@ class ElementwiseCudaKernel(Kernel):
         per_access = chosen.group if chosen.form == "dense" else 1
         grid = blocks_for(-(-chosen.count // per_access), self.threads)
         launch, device, count = self.entries["main"].launch, call.device.index, chosen.count
-        inputs = [None if operand is None else operand.dtype for operand in operands]
-        kind = _scalar_dtype(inputs, call.output.short)
-        scalars = (_argument(value, kind) for value in self.scalars(call) if value is not None)
-        rest = (*chosen.geometry, *scalars)
+        values = zip(self.scalars(call), self.scalar_dtypes(call), strict=True)
+        rest = (*chosen.geometry, *(_argument(value, dtype) for value, dtype in values if value is not None))
         sources = [(operand.argument, operand.offset) for operand in operands if operand is not None]
 
         def run(*tensors: Any) -> None:
@@ -240,12 +252,6 @@ def _planned(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan:
     if chosen is None:
         raise ValueError(f"{kernel.__name__} refuses this call: {kernel.refusal(call)}")
     return chosen
-
-
-def _scalar_dtype(inputs: Sequence[str | None], output: str) -> str:
-    """The dtype in whose kind scalar parameters arrive: that of the values, not of a mask that selects among them."""
-    present = [dtype for dtype in inputs if dtype is not None]
-    return output if output in present else present[0]
 
 
 def _argument(value: float | int, dtype: str) -> Any:
