@@ -31,8 +31,16 @@ def silu(x: Any) -> Any:
     return lang.silu(x)
 
 
+def silu_lp(x: Any) -> Any:
+    return lang.silu_lp(x)
+
+
 def mish(x: Any) -> Any:
     return lang.mish(x)
+
+
+def mish_lp(x: Any) -> Any:
+    return lang.mish_lp(x)
 
 
 def softplus(x: Any, beta: Any, threshold: Any) -> Any:
@@ -41,6 +49,10 @@ def softplus(x: Any, beta: Any, threshold: Any) -> Any:
 
 def gelu(x: Any, *, approximate: str) -> Any:
     return lang.gelu_tanh(x) if approximate == "tanh" else lang.gelu(x)
+
+
+def gelu_lp(x: Any, *, approximate: str) -> Any:
+    return lang.gelu_tanh_lp(x) if approximate == "tanh" else lang.gelu_lp(x)
 
 
 def hardsigmoid(x: Any) -> Any:

@@ -39,6 +39,10 @@ def pow(a: Any, exponent: Any) -> Any:
     return lang.power(a, exponent)
 
 
+def pow_lp(a: Any, exponent: Any) -> Any:
+    return lang.power_lp(a, exponent)
+
+
 def maximum(a: Any, b: Any) -> Any:
     return lang.maximum(a, b)
 

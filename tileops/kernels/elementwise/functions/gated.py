@@ -11,9 +11,21 @@ def silu_and_mul(gate: Any, up: Any) -> Any:
     return lang.silu(gate) * up
 
 
+def silu_and_mul_lp(gate: Any, up: Any) -> Any:
+    return lang.silu_lp(gate) * up
+
+
 def gelu_and_mul(gate: Any, up: Any) -> Any:
     return lang.gelu(gate) * up
 
 
+def gelu_and_mul_lp(gate: Any, up: Any) -> Any:
+    return lang.gelu_lp(gate) * up
+
+
 def gelu_tanh_and_mul(gate: Any, up: Any) -> Any:
     return lang.gelu_tanh(gate) * up
+
+
+def gelu_tanh_and_mul_lp(gate: Any, up: Any) -> Any:
+    return lang.gelu_tanh_lp(gate) * up

@@ -67,8 +67,16 @@ def tanh(x: Any) -> Any:
     return lang.tanh(x)
 
 
+def tanh_lp(x: Any) -> Any:
+    return lang.tanh_lp(x)
+
+
 def sigmoid(x: Any) -> Any:
     return lang.sigmoid(x)
+
+
+def sigmoid_lp(x: Any) -> Any:
+    return lang.sigmoid_lp(x)
 
 
 def erf(x: Any) -> Any:
