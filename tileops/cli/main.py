@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from tileops import __version__
-from tileops.cli import bench, cache, config, demo, doctor, ops, show, tune, validate, warm
+from tileops.cli import bench, cache, config, demo, doctor, new, ops, show, tune, validate, warm
 from tileops.cli.console import clean_end, errors, print_error
 from tileops.errors import TileOpsError, TileOpsWarning
 
@@ -49,6 +49,7 @@ app.command("warm")(warm.command)
 app.command("tune")(tune.command)
 app.command("validate")(validate.command)
 app.command("doctor")(doctor.command)
+app.command("new")(new.command)
 app.command("config")(config.command)
 app.add_typer(cache.app, name="cache")
 
