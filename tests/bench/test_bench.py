@@ -99,6 +99,31 @@ def test_cold_inputs_are_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch
     assert all(torch.equal(item[1], sets[0][1]) for item in sets)
 
 
+def test_contenders_do_not_warm_the_cache_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_case, "cache_bytes", lambda: 20 << 20)
+    monkeypatch.setattr(
+        "tileops.bench.runner.workload", lambda op: SimpleNamespace(reference=torch.add, cold=["other"])
+    )
+    case = case_named(AddFwdOp, "llama-8b-residual-512-float32")
+    runner = bench.Runner(AddFwdOp, case, budget_s=0.01)
+    read: list[int] = []
+
+    def plain(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        read.append(next(i for i, item in enumerate(runner.input_sets) if item[1] is other))
+        return x + other
+
+    def one_round(calls: list[Any], **_: Any) -> list[timing.Timing]:
+        read.clear()
+        for call in calls:
+            call()
+        return [timing.Timing(1.0, (1.0,)) for _ in calls]
+
+    monkeypatch.setattr("tileops.bench.runner.measure", one_round)
+    runner.compare({"first": plain, "second": plain})
+    sets = len(runner.input_sets)
+    assert read == [sets // 3, sets * 2 // 3]
+
+
 def test_compare_reports_ratios_and_the_fastest_of_a_group() -> None:
     runner = bench.Runner(RMSNormFwdOp, case_named(RMSNormFwdOp, SMALL), budget_s=0.05)
     implementations, groups, missing = bench.select(runner, ["torch", "no-such-baseline"])

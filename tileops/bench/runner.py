@@ -150,7 +150,7 @@ class Runner:
         notes = self._check(entries)
         flops, nbytes = self.op.eval_roofline()
         read, written = self._traffic(nbytes)
-        calls = [self._cycled(item) for item in entries.values()]
+        calls = [self._cycled(item, index / len(entries)) for index, item in enumerate(entries.values())]
         on_cpu = self.device == "cpu"
         if on_cpu:
             calls.append(ceiling.memory_probe(read, written))
@@ -210,7 +210,11 @@ class Runner:
                         raise WrongResultError(f"{self.case}: baseline {name}: normalized error {distance:.3g}")
         return inapplicable
 
-    def _cycled(self, item: Implementation) -> Callable[[], Any]:
+    def _cycled(self, item: Implementation, start: float) -> Callable[[], Any]:
+        """A call that cycles through sets of inputs, from the one at the fraction `start` of them on.
+
+        Were all to start at the same one, each would find in the cache what the one before it had just read.
+        """
         if item.reset is not None:
             item.reset()
         sets = item.args if item.args is not None else self._inputs
@@ -218,7 +222,8 @@ class Runner:
         if len(sets) == 1:
             (args,) = sets
             return lambda: run(*args)
-        cycle = itertools.cycle(sets)
+        first = int(len(sets) * start)
+        cycle = itertools.cycle([*sets[first:], *sets[:first]])
         return lambda: run(*next(cycle))
 
     def _traffic(self, nbytes: int) -> tuple[int, int]:
