@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import math
+import pickle
 import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from tests.ops.helpers import FLOATS, at_threads, bits, check, on_device
+from tests.ops.helpers import FLOATS, at_threads, bits, build, check, on_device, spec_of
 from tileops.errors import CheckError
 from tileops.kernels.rope import tables
+from tileops.kernels.rope.call_spec import RoPECall
+from tileops.kernels.rope.rope_cpu import RoPECpuKernel
 from tileops.kernels.rope.tables import FIRST_LENGTH, RotaryTable
-from tileops.rope import RoPEFwdOp, RoPENeoxPositionIdsFwdOp
-from tileops.workloads import inputs, rope
+from tileops.ops.base import Op
+from tileops.rope import LongRoPEFwdOp, RoPEFwdOp, RoPELlama31FwdOp, RoPENeoxPositionIdsFwdOp, YaRNFwdOp
+from tileops.workloads import inputs, rope, workload
 
 pytestmark = pytest.mark.in_tree_kernels
 
@@ -52,6 +61,14 @@ def test_pairs_by_hand() -> None:
     torch.testing.assert_close(neox[1], torch.stack(want))
     want = [cos - 2 * sin, 2 * cos + sin, 3 * cos - 4 * sin, 4 * cos + 3 * sin]
     torch.testing.assert_close(pairs[1], torch.stack(want))
+
+
+def test_a_quarter_turn_of_a_part_by_hand() -> None:
+    """With base 1 all pairs turn by the position in radians; 33 is a quarter turn but for a hundredth of a radian."""
+    x = on_device(torch.arange(1.0, 7.0)[None, None])
+    ids = on_device(torch.tensor([33]))
+    y = RoPENeoxPositionIdsFwdOp(max_position=64, base=1.0, rotary_dim=4)(x, ids)
+    torch.testing.assert_close(y[0, 0].cpu(), torch.tensor([-3.0, -4.0, 1.0, 2.0, 5.0, 6.0]), rtol=0, atol=0.06)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -215,3 +232,184 @@ def test_infinities_and_nan_stay_within_their_pair() -> None:
     x[1, 0, 0], x[2, 0, 5] = torch.nan, torch.inf
     ids = on_device(torch.arange(4))
     check(RoPENeoxPositionIdsFwdOp(max_position=4)(x, ids), rope.rope_neox_position_ids(x, ids))
+
+
+#: Each scaled operator and construction parameters, with original lengths so short that a small head meets every branch
+#: of the scaling.
+SCALED: dict[str, tuple[type[Op], dict[str, Any]]] = {
+    "llama31": (RoPELlama31FwdOp, {"scale_factor": 8.0, "original_max_position": 64}),
+    "yarn": (
+        YaRNFwdOp,
+        {"scale": 4.0, "original_max_position": 64, "beta_fast": 8.0, "attn_factor": 0.75, "base": 500.0},
+    ),
+    "long rope": (LongRoPEFwdOp, {"scale": 32.0}),
+}
+
+
+def scaled(name: str, dim: int, **params: Any) -> Op:
+    cls, defaults = SCALED[name]
+    held = {"rescale_factors": torch.linspace(1.0, 60.0, dim // 2)} if cls is LongRoPEFwdOp else {}
+    return cls(**{**defaults, **held, **params})
+
+
+def expected(op: Op, x: torch.Tensor) -> torch.Tensor:
+    return workload(type(op).__name__).reference(x, **op._construction.params)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scaled_frequencies(dtype: torch.dtype, name: str, layout: str) -> None:
+    for shape in ((2, 70, 5, 64), (2, 70, 4, 22), (1, 3, 1, 2), (1, 2100, 2, 8)):
+        x = values(shape, dtype)
+        op = scaled(name, shape[-1], rope_layout=layout)
+        check(op(x), expected(op, x), controls=shape[1] > 3, context=str(shape))
+    x = values((90, 32), dtype)
+    op = scaled(name, 32, rope_layout=layout, input_layout="1d")
+    check(op(x), expected(op, x), controls=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scaled_frequencies_in_every_layout_in_memory(dtype: torch.dtype, name: str, layout: str) -> None:
+    x = values((2, 3, 5, 34), dtype)
+    op = scaled(name, 34, rope_layout=layout)
+    want = expected(op, x)
+    for where, view in inputs.layouts(x):
+        check(op(view), want, context=where)
+    for offset in range(16):
+        check(op(inputs.at_offset(x, offset)), want, context=f"offset {offset}")
+
+
+def test_llama_3_by_hand() -> None:
+    """base 1 turns every pair by one radian a position, 81.5 times within 512 positions."""
+    x = on_device(torch.tensor([[1.0, 0.0]]).repeat(2, 1))
+
+    def angle(low: float, high: float) -> float:
+        op = RoPELlama31FwdOp(
+            input_layout="1d", base=1.0, scale_factor=4.0, low_freq_factor=low, high_freq_factor=high,
+            original_max_position=512,
+        )  # fmt: skip
+        cos, sin = op(x)[1].double().cpu()
+        return float(torch.atan2(sin, cos))
+
+    turns = 512 / (2 * math.pi)
+    assert angle(1.0, 4.0) == pytest.approx(1.0, abs=1e-6)  # fast: kept
+    assert angle(100.0, 200.0) == pytest.approx(0.25, abs=1e-6)  # slow: stretched
+    assert angle(turns - 1.0, turns + 3.0) == pytest.approx(0.25 + 0.75 * 0.25, abs=1e-6)  # a quarter of the way up
+
+
+def test_yarn_by_hand() -> None:
+    """Of pairs 0 to 3 with frequencies 1, 1/10, 1/100, 1/1000 the first is kept, the last is stretched."""
+    x = on_device(torch.tensor([[1.0, 0.0] * 4]).repeat(2, 1))
+    # 2 pi * 10 positions are ten turns of pair 0 and one of pair 1: the ramp goes from pair 0 to pair 1.
+    op = YaRNFwdOp(
+        rope_layout="interleaved", input_layout="1d", base=10000.0, scale=2.0, original_max_position=62,
+        beta_fast=10.0, beta_slow=1.0, attn_factor=3.0,
+    )  # fmt: skip
+    pairs = op(x)[1].double().cpu().view(4, 2)
+    angles = torch.atan2(pairs[:, 1], pairs[:, 0])
+    torch.testing.assert_close(angles, torch.tensor([1.0, 0.05, 0.005, 0.0005]).double(), rtol=1e-5, atol=0)
+    length = 3.0 * (0.1 * math.log(2.0) + 1.0)
+    torch.testing.assert_close(pairs.norm(dim=1), torch.full((4,), length).double(), rtol=1e-6, atol=0)
+
+
+def test_yarn_without_room_for_a_ramp() -> None:
+    """Both ends on one pair, beyond the last and before the first: what the reference makes of it."""
+    x = values((1, 9, 2, 16), torch.float32)
+    for params in (
+        {"original_max_position": 1 << 30, "beta_fast": 1.0},
+        {"original_max_position": 1, "beta_fast": 64.0},
+        {"original_max_position": 64, "beta_fast": 1.0, "scale": 0.5},
+        {"scale": 1.0, "attn_factor": 2.0},
+    ):
+        op = YaRNFwdOp(**params)
+        check(op(x), expected(op, x), context=str(params))
+    with pytest.raises(CheckError, match=r"base != 1"):
+        YaRNFwdOp(base=1.0)
+
+
+def test_long_rope_amplitude() -> None:
+    x = values((1, 9, 2, 16), torch.float32)
+    for scale, longer in ((0.5, 1.0), (1.0, 1.0), (4096.0, math.sqrt(2.0))):
+        op = LongRoPEFwdOp(scale=scale, original_max_position=4096)
+        check(op(x), longer * rope.rope(x, input_layout="2d"), context=f"scale {scale}")
+
+
+@pytest.mark.parametrize("factors_dtype", FLOATS)
+def test_factors_may_lie_anywhere(factors_dtype: torch.dtype) -> None:
+    x = values((1, 40, 3, 16), torch.float32)
+    factors = on_device(torch.linspace(1.0, 9.0, 8).to(factors_dtype))
+    want = expected(LongRoPEFwdOp(rescale_factors=factors.clone()), x)
+    for where, view in inputs.layouts(factors):
+        check(LongRoPEFwdOp(rescale_factors=view)(x), want, context=where)
+
+
+def test_factors_are_read_at_each_call() -> None:
+    """A model may be built first and loaded in place afterwards."""
+    x = values((1, 40, 3, 16), torch.float32)
+    factors = on_device(torch.ones(8))
+    op = LongRoPEFwdOp(rescale_factors=factors)
+    check(op(x), rope.rope(x, input_layout="2d"))
+    factors.copy_(torch.linspace(1.0, 9.0, 8))
+    check(op(x), expected(op, x))
+    factors.data.mul_(2.0)
+    check(op(x), expected(op, x))
+    with torch.inference_mode():
+        check(LongRoPEFwdOp(rescale_factors=torch.full_like(factors, 2.0))(x), expected(_twice(), x))
+
+
+def _twice() -> Op:
+    return LongRoPEFwdOp(rescale_factors=on_device(torch.full((8,), 2.0)))
+
+
+def test_copies_have_factors_of_their_own() -> None:
+    x = values((1, 40, 3, 16), torch.float32)
+    op = LongRoPEFwdOp(scale=8.0, rescale_factors=on_device(torch.linspace(1.0, 9.0, 8)))
+    want = expected(op, x)
+    copies = copy.deepcopy(op), pickle.loads(pickle.dumps(op))
+    check(op(x), want)
+    op.rescale_factors.fill_(1.0)
+    for other in copies:
+        check(other(x), want)
+
+
+def test_factors_are_part_of_an_exported_program() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rope = LongRoPEFwdOp(scale=8.0, rescale_factors=on_device(torch.linspace(1.0, 9.0, 8)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rope(x)
+
+    model, x = Model(), values((1, 40, 3, 16), torch.float32)
+    buffer = io.BytesIO()
+    torch.export.save(torch.export.export(model, (x,)), buffer)
+    buffer.seek(0)
+    check(torch.export.load(buffer).module()(x), expected(model.rope, x))
+
+
+def test_factors_that_do_not_fit_the_head_are_named() -> None:
+    op = LongRoPEFwdOp(rescale_factors=torch.ones(8))
+    with pytest.raises(CheckError, match="rescale_factors") as caught:
+        op(torch.zeros(1, 2, 3, 32))
+    assert "8" in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_outputs_written_past_the_caches(layout: str) -> None:
+    """The same bits as outputs that are written into them, wherever they lie."""
+    x = values((2, 40, 5, 96), torch.float32).cpu()
+    call = RoPECall(spec_of(x), spec_of(x), layout, "2d", 10000.0)
+    streaming, plain = (build(RoPECpuKernel, call, streaming=flag) for flag in (True, False))
+    want = torch.empty_like(x)
+    plain(x, want)
+    for offset in (0, 1, 8, 16):
+        out = inputs.at_offset(torch.zeros_like(x), offset)
+        streaming(x, out)
+        assert torch.equal(bits(out), bits(want))
+    assert RoPECpuKernel.default_config(call) == {"streaming": False}
+    large = replace(spec_of(x), shape=(2, 4096, 5, 128))
+    assert RoPECpuKernel.default_config(replace(call, output=large)) == {"streaming": True}
