@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from tileops.jit.lang import arith, context, crosslane, memory
 from tileops.jit.lang.emitter import VOID, Emitter, Kind, constant
-from tileops.jit.lang.values import Value, as_kind, common, i64
+from tileops.jit.lang.values import Lockstep, Value, as_kind, common, i64
 from tileops.jit.lang.words import Word, numba_type
 
 
@@ -102,6 +102,15 @@ class TileBuilder:
     def spread(self, element: str, value: Value | float, lanes: int) -> Value:
         """`value` as lanes of `element`: a vector of that kind stays, a scalar or number is broadcast."""
         return as_kind(value, Kind(element, lanes))
+
+    def numbers(self, first: Value, count: int, lanes: int) -> Any:
+        """The int64 numbers from `first` on, in `count` vectors side by side."""
+        build, kind = self._builder, Kind("i64", lanes)
+        base = self.spread("i64", first, lanes).ir
+        members = [
+            Value(build.add(base, ir.Constant(kind.ir, list(range(u * lanes, (u + 1) * lanes))))) for u in range(count)
+        ]
+        return Lockstep(members) if count > 1 else members[0]
 
     def narrow_group(self, dtype: str, values: Sequence[Value]) -> list[Value]:
         """Vectors rounded to a storage format, for `store_words` or `stream_words`; cheaper than one by one for

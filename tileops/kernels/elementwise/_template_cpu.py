@@ -20,6 +20,9 @@ from tileops.kernels.elementwise.template_cpu import (
 
 AXIS_BYTES = 8 * AXIS_WORDS
 FIRST_AXIS = 8 * HEADER_WORDS
+#: Parameters of the tiles that go over the units. Numba is given a body that only calls one: compiling it takes half
+#: as long as compiling the same loops from Python.
+_TENSORS = "geometry:i64, constants:i64, p0:i64, p1:i64, p2:i64, out:i64"
 
 
 def _computed_as(dtype: str) -> str:
@@ -40,18 +43,20 @@ class _Pointwise:
         function: name of the scalar function.
         inputs: storage format of each of its tensor operands, None for an absent one.
         kinds: for each operand that is there, "unit" (an element for each index) or "splat" (one for all).
-        scalars: whether each of its scalar parameters is there.
+        scalars: storage format whose kind each of its scalar parameters has, None for an absent one.
         options: its keyword arguments.
         output: storage format of the result.
+        numbered: it gets the number of the element first, int64.
         unroll: vectors computed side by side.
     """
 
     function: str
     inputs: tuple[str | None, ...]
     kinds: tuple[str, ...]
-    scalars: tuple[bool, ...]
+    scalars: tuple[str | None, ...]
     options: tuple[tuple[str, Any], ...]
     output: str
+    numbered: bool
     unroll: int
 
     @property
@@ -72,12 +77,6 @@ class _Pointwise:
         """Format of the result."""
         return self._format(self.output)
 
-    @property
-    def value(self) -> str:
-        """Element type of the scalar parameters: that of the first operand which is no condition."""
-        first = next((dtype for dtype in self.present if dtype != "b1"), self.present[0])
-        return _computed_as(first)
-
     def lanes(self) -> int:
         return int(4 * lang.lanes() // max(_computed_size(dtype) for dtype in (*self.present, self.result)))
 
@@ -85,11 +84,20 @@ class _Pointwise:
         """A tile that computes elements ``start .. stop - 1`` of a row."""
         masked = self._masked()
 
-        @lang.tile("p0:i64, p1:i64, p2:i64, constants:i64, out:i64, start:i64, stop:i64, streaming:i64")
+        @lang.tile("p0:i64, p1:i64, p2:i64, constants:i64, out:i64, number:i64, start:i64, stop:i64, streaming:i64")
         def span(
-            t: Any, p0: Any, p1: Any, p2: Any, constants: Any, out: Any, start: Any, stop: Any, streaming: Any
+            t: Any,
+            p0: Any,
+            p1: Any,
+            p2: Any,
+            constants: Any,
+            out: Any,
+            number: Any,
+            start: Any,
+            stop: Any,
+            streaming: Any,
         ) -> None:
-            pointers = (p0, p1, p2)
+            pointers = (p0, p1, p2, number)
             shared = self._shared(t, pointers, constants)
             lanes, size = self.lanes(), lang.itemsize(self.output)
 
@@ -115,23 +123,25 @@ class _Pointwise:
             misplaced = (out + start * size) & (lanes * size - 1)
             head = t.select_value(streaming * misplaced != 0, t.const(lanes) - misplaced // size, t.const(0))
             first = t.min(start + head, stop)
-            t.when(head > 0, lambda: masked(p0, p1, p2, constants, out, start, first))
+            t.when(head > 0, lambda: masked(p0, p1, p2, constants, out, number, start, first))
             step = lanes * self.unroll
             unrolled = first + (stop - first) // step * step
             whole = first + (stop - first) // lanes * lanes
             if self.unroll > 1:
                 t.loop(first, unrolled, step, body=lambda i, _: vectors(i, self.unroll))
             t.loop(unrolled if self.unroll > 1 else first, whole, lanes, body=lambda i, _: vectors(i, 1))
-            t.when(whole < stop, lambda: masked(p0, p1, p2, constants, out, whole, stop))
+            t.when(whole < stop, lambda: masked(p0, p1, p2, constants, out, number, whole, stop))
 
         return span
 
     def _masked(self) -> Any:
         """A tile that computes elements ``start .. stop - 1``, fewer than a vector."""
 
-        @lang.tile("p0:i64, p1:i64, p2:i64, constants:i64, out:i64, start:i64, stop:i64")
-        def masked(t: Any, p0: Any, p1: Any, p2: Any, constants: Any, out: Any, start: Any, stop: Any) -> None:
-            pointers = (p0, p1, p2)
+        @lang.tile("p0:i64, p1:i64, p2:i64, constants:i64, out:i64, number:i64, start:i64, stop:i64")
+        def masked(
+            t: Any, p0: Any, p1: Any, p2: Any, constants: Any, out: Any, number: Any, start: Any, stop: Any
+        ) -> None:
+            pointers = (p0, p1, p2, number)
             mask = t.mask_lt(stop - start, self.lanes())
             (result,) = self._compute(t, pointers, self._shared(t, pointers, constants), start, 1, mask)
             t.store(self.result, out + start * lang.itemsize(self.output), result, mask)
@@ -146,16 +156,17 @@ class _Pointwise:
             for dtype, kind, pointer in zip(self.present, self.kinds, pointers, strict=False)
         ]
         scalars = [
-            self._scalar(t, constants + 8 * place) if there else None for place, there in enumerate(self.scalars)
+            None if dtype is None else self._scalar(t, dtype, constants + 8 * place)
+            for place, dtype in enumerate(self.scalars)
         ]
         return operands, scalars
 
-    def _scalar(self, t: Any, place: Any) -> Any:
+    def _scalar(self, t: Any, dtype: str, place: Any) -> Any:
         """A scalar parameter in every lane."""
-        if self.on_bits:
+        if self.on_bits and dtype in functions.HALVES:
             (bits,) = t.narrow_group(self.output, [t.load_splat("f32", place, self.lanes())])
             return bits
-        return t.load_scalar_word(self.value, place, self.lanes())
+        return t.load_scalar_word(_computed_as(dtype), place, self.lanes())
 
     def _compute(
         self,
@@ -177,7 +188,8 @@ class _Pointwise:
         rest = iter(loaded)
         operands = [None if dtype is None else next(rest) for dtype in self.inputs]
         function = functions.on_bits(self.function, self.output) or functions.find(self.function, self.output)
-        result = function(*operands, *shared[1], **dict(self.options))
+        numbers = [t.numbers(pointers[-1] + i, count, lanes)] if self.numbered else []
+        result = function(*numbers, *operands, *shared[1], **dict(self.options))
         members = result.members if isinstance(result, lang.Lockstep) else [result] * count
         return [t.spread(_computed_as(self.result), member, lanes) for member in members]
 
@@ -187,59 +199,65 @@ def rows(
     function: str,
     inputs: tuple[str | None, ...],
     kinds: tuple[str, ...],
-    scalars: tuple[bool, ...],
+    scalars: tuple[str | None, ...],
     options: tuple[tuple[str, Any], ...],
     output: str,
+    numbered: bool,
     unroll: int,
 ) -> Callable[..., None]:
     """The rows form: one unit is a block of a row."""
-    span = _Pointwise(function, inputs, kinds, scalars, options, output, unroll).span()
-    load_i64, store_fence = lang.load_i64, lang.store_fence
+    span = _Pointwise(function, inputs, kinds, scalars, options, output, numbered, unroll).span()
+    itemsize = lang.itemsize(output)
+
+    @lang.tile(f"begin:i64, end:i64, {_TENSORS}")
+    def units(t: Any, begin: Any, end: Any, geometry: Any, constants: Any, *tensors: Any) -> None:
+        size, width, blocks, axes, streaming = (t.load_i64(geometry + 8 * word) for word in range(HEADER_WORDS))
+        first = begin // blocks
+
+        def unit(_: Any, place: Sequence[Any]) -> tuple[Any, Any]:
+            row, block = place
+            *operands, target = _located(t, tensors, geometry + FIRST_AXIS, axes, row)
+            start = block * width
+            number = (target - tensors[-1]) // itemsize
+            span(*operands, constants, target, number, start, t.min(start + width, size), streaming)
+            last = block + 1 == blocks
+            return t.select_value(last, row + 1, row), t.select_value(last, t.const(0), block + 1)
+
+        t.loop(begin, end, 1, (first, begin - first * blocks), unit)
+        t.when(streaming != 0, lang.store_fence)
 
     def body(begin, end, tid, geometry, constants, p0, p1, p2, out):
-        size, width = load_i64(geometry), load_i64(geometry + 8)
-        blocks, axes = load_i64(geometry + 16), load_i64(geometry + 24)
-        streaming = load_i64(geometry + 32)
-        row = begin // blocks
-        block = begin - row * blocks
-        for _ in range(begin, end):
-            q0, q1, q2, target = p0, p1, p2, out
-            rest = row
-            axis = geometry + FIRST_AXIS
-            for left in range(axes, 0, -1):
-                index = rest
-                if left > 1:
-                    extent = load_i64(axis)
-                    rest = rest // extent
-                    index -= rest * extent
-                q0 += index * load_i64(axis + 8)
-                q1 += index * load_i64(axis + 16)
-                q2 += index * load_i64(axis + 24)
-                target += index * load_i64(axis + 32)
-                axis += AXIS_BYTES
-            start = block * width
-            stop = start + width if start + width < size else size
-            span(q0, q1, q2, constants, target, start, stop, streaming)
-            block += 1
-            if block == blocks:
-                block = 0
-                row += 1
-        if streaming != 0:
-            store_fence()
+        units(begin, end, geometry, constants, p0, p1, p2, out)
 
     return body
 
 
+def _located(t: Any, tensors: Sequence[Any], axis: Any, axes: Any, index: Any) -> list[Any]:
+    """The addresses of the tensors at one index of the outer axes, the words of whose innermost are at `axis`."""
+
+    def step(number: Any, carried: Sequence[Any]) -> tuple[Any, ...]:
+        axis, rest, *places = carried
+
+        def divided() -> tuple[Any, Any]:
+            extent = t.load_i64(axis)
+            above = rest // extent
+            return rest - above * extent, above
+
+        # The last needs no division, and often it is the only one.
+        here, above = t.when(number + 1 < axes, divided, lambda: (rest, rest))
+        moved = [place + here * t.load_i64(axis + 8 * (1 + number)) for number, place in enumerate(places)]
+        return axis + AXIS_BYTES, above, *moved
+
+    return list(t.loop(0, axes, 1, (axis, index, *tensors), step)[2:])
+
+
 def _move(size: int, *, gather: bool) -> Any:
     """A tile that copies a ragged tile of elements of `size` bytes between a tensor and scratch, along the axis in
-    which the tensor is denser; it does nothing for a tensor that does not exist (size 0).
+    which the tensor is denser.
     """
 
     @lang.tile("tensor:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64")
     def move(t: Any, tensor: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any) -> None:
-        if size == 0:
-            return
-
         def element(r: Any, c: Any) -> None:
             there = tensor + r * row_step + c * column_step
             here = scratch + (r * TILE_COLUMNS + c) * size
@@ -262,60 +280,61 @@ def tiles(
     function: str,
     inputs: tuple[str | None, ...],
     kinds: tuple[str, ...],
-    scalars: tuple[bool, ...],
+    scalars: tuple[str | None, ...],
     options: tuple[tuple[str, Any], ...],
     output: str,
+    numbered: bool,
     unroll: int,
 ) -> Callable[..., None]:
     """The tiles form: one unit is a tile of the two innermost axes."""
     present = [dtype for dtype in inputs if dtype is not None]
-    span = _Pointwise(function, inputs, ("unit",) * len(present), scalars, options, output, unroll).span()
-    load_i64 = lang.load_i64
-    sizes = [lang.itemsize(dtype) for dtype in present] + [0] * (MAX_OPERANDS - len(present))
-    gather0, gather1, gather2 = (_move(size, gather=True) for size in sizes)
+    kinds_of_scratch = ("unit",) * len(present)
+    span = _Pointwise(function, inputs, kinds_of_scratch, scalars, options, output, numbered, unroll).span()
+    itemsize = lang.itemsize(output)
+    sizes = [lang.itemsize(dtype) for dtype in present]
+    gathers = {size: _move(size, gather=True) for size in sizes}
     scattered = kinds == ("strided",)
-    scatter = _move(lang.itemsize(output) if scattered else 0, gather=False)
-    row0, row1, row2 = (size * TILE_COLUMNS for size in sizes)
+    scatter = _move(lang.itemsize(output), gather=False)
     result_row = lang.itemsize(output) * TILE_COLUMNS
 
-    def body(begin, end, tid, geometry, constants, p0, p1, p2, out, scratch):
-        column_tiles, row_tiles = load_i64(geometry), load_i64(geometry + 8)
-        axes = load_i64(geometry + 24)
+    @lang.tile(f"begin:i64, end:i64, {_TENSORS}, scratch:i64")
+    def units(t: Any, begin: Any, end: Any, geometry: Any, constants: Any, *rest: Any) -> None:
+        *tensors, scratch = rest
+        column_tiles, row_tiles, _, axes = (t.load_i64(geometry + 8 * word) for word in range(4))
         inner = geometry + FIRST_AXIS
         outer = inner + AXIS_BYTES
-        columns, rows = load_i64(inner), load_i64(outer)
-        s0 = scratch + tid * ((MAX_OPERANDS + 1) * TILE_BYTES)
-        s1, s2, result = s0 + TILE_BYTES, s0 + 2 * TILE_BYTES, s0 + 3 * TILE_BYTES
-        down, right = load_i64(outer + 32), load_i64(inner + 32)
-        for unit in range(begin, end):
-            rest = unit // column_tiles
-            c = (unit - rest * column_tiles) * TILE_COLUMNS
-            above = rest // row_tiles
-            r = (rest - above * row_tiles) * TILE_ROWS
-            q0 = p0 + r * load_i64(outer + 8) + c * load_i64(inner + 8)
-            q1 = p1 + r * load_i64(outer + 16) + c * load_i64(inner + 16)
-            q2 = p2 + r * load_i64(outer + 24) + c * load_i64(inner + 24)
-            target = out + r * down + c * right
-            axis = outer + AXIS_BYTES
-            for left in range(axes, 0, -1):
-                index = above
-                if left > 1:
-                    extent = load_i64(axis)
-                    above = above // extent
-                    index -= above * extent
-                q0 += index * load_i64(axis + 8)
-                q1 += index * load_i64(axis + 16)
-                q2 += index * load_i64(axis + 24)
-                target += index * load_i64(axis + 32)
-                axis += AXIS_BYTES
-            height = TILE_ROWS if r + TILE_ROWS < rows else rows - r
-            width = TILE_COLUMNS if c + TILE_COLUMNS < columns else columns - c
-            gather0(q0, height, width, load_i64(outer + 8), load_i64(inner + 8), s0)
-            gather1(q1, height, width, load_i64(outer + 16), load_i64(inner + 16), s1)
-            gather2(q2, height, width, load_i64(outer + 24), load_i64(inner + 24), s2)
-            for line in range(height):
-                place = result + line * result_row if scattered else target + line * down
-                span(s0 + line * row0, s1 + line * row1, s2 + line * row2, constants, place, 0, width, 0)
-            scatter(target, height, width, down, right, result)
+        columns, rows = t.load_i64(inner), t.load_i64(outer)
+        right, down = ([t.load_i64(axis + 8 * (1 + n)) for n in range(MAX_OPERANDS + 1)] for axis in (inner, outer))
+        buffers = [scratch + n * TILE_BYTES for n in range(MAX_OPERANDS + 1)]
+
+        def unit(number: Any, _: Any) -> None:
+            line = number // column_tiles
+            c = (number - line * column_tiles) * TILE_COLUMNS
+            above = line // row_tiles
+            r = (line - above * row_tiles) * TILE_ROWS
+            corners = [
+                place + r * below + c * beside for place, below, beside in zip(tensors, down, right, strict=True)
+            ]
+            *operands, target = _located(t, corners, outer + AXIS_BYTES, axes, above)
+            height, width = t.min(rows - r, TILE_ROWS), t.min(columns - c, TILE_COLUMNS)
+            for n, size in enumerate(sizes):
+                gathers[size](operands[n], height, width, down[n], right[n], buffers[n])
+
+            def compute(n: Any, _: Any) -> None:
+                sources = [buffer + n * size * TILE_COLUMNS for buffer, size in zip(buffers, sizes, strict=False)]
+                sources += buffers[len(sources) : MAX_OPERANDS]  # of absent operands: not read
+                place = buffers[-1] + n * result_row if scattered else target + n * down[-1]
+                number = (target + n * down[-1] - tensors[-1]) // itemsize
+                span(*sources, constants, place, number, 0, width, 0)
+
+            t.loop(0, height, body=compute)
+            if scattered:
+                scatter(target, height, width, down[-1], right[-1], buffers[-1])
+
+        t.loop(begin, end, body=unit)
+
+    def body(begin, end, tid, geometry, constants, p0, p1, p2, out, scratch):
+        own = scratch + tid * ((MAX_OPERANDS + 1) * TILE_BYTES)
+        units(begin, end, geometry, constants, p0, p1, p2, out, own)
 
     return body

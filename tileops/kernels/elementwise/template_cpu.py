@@ -21,7 +21,7 @@ import math
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -153,9 +153,12 @@ class Plan:
         return (*inputs, *(0 for _ in range(MAX_OPERANDS - len(inputs))), self.steps[-1][axis])
 
 
-def scalar_words(values: Sequence[float | int | bool | None], dtype: str) -> list[int]:
+def scalar_words(values: Sequence[float | int | bool | None], dtypes: Sequence[str]) -> list[int]:
     """Scalar parameters as the kernel reads them, eight bytes each: float32 for the float dtypes, else int64."""
-    return [0 if value is None else _float32_bits(value) if dtype in FLOATS else int(value) for value in values]
+    return [
+        0 if value is None else _float32_bits(value) if dtype in FLOATS else int(value)
+        for value, dtype in zip(values, dtypes, strict=True)
+    ]
 
 
 def _float32_bits(value: float | int) -> int:
@@ -166,9 +169,14 @@ def _float32_bits(value: float | int) -> int:
 
 
 class ElementwiseCpuKernel(Kernel):
-    """Base of the elementwise CPU kernels. A subclass adds its interface and states the operator."""
+    """Base of the elementwise CPU kernels. A subclass adds its interface and states the operator.
+
+    Attributes:
+        numbered: the scalar function gets the element's place in the contiguous output first, int64.
+    """
 
     devices = frozenset({"cpu"})
+    numbered: ClassVar[bool] = False
     tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8), "streaming": (False, True)})
 
     @classmethod
@@ -185,6 +193,13 @@ class ElementwiseCpuKernel(Kernel):
     def scalars(cls, call: Any) -> tuple[float | int | bool | None, ...]:
         """Run-time scalar parameters; never compiled in."""
         return ()
+
+    @classmethod
+    def scalar_dtypes(cls, call: Any) -> tuple[str, ...]:
+        """Dtypes in whose kinds the scalars arrive: that of the values, not of a mask that selects among them."""
+        present = [operand.dtype for operand in cls.operands(call) if operand is not None]
+        output = call.output.short
+        return (output if output in present else present[0],) * len(cls.scalars(call))
 
     @classmethod
     def options(cls, call: Any) -> tuple[tuple[str, Any], ...]:
@@ -230,15 +245,17 @@ class ElementwiseCpuKernel(Kernel):
     @classmethod
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:
         (operands, plan), output = cls.cut(call), call.output
+        scalars = zip(cls.scalars(call), cls.scalar_dtypes(call), strict=True)
         program = Program.of(
             f"tileops.kernels.elementwise._template_cpu:{plan.form}",
             ["ptr"] * (3 + MAX_OPERANDS + (plan.form == "tiles")),
             function=cls.function(call),
             inputs=tuple(None if operand is None else operand.dtype for operand in operands),
             kinds=plan.kinds,
-            scalars=tuple(value is not None for value in cls.scalars(call)),
+            scalars=tuple(None if value is None else dtype for value, dtype in scalars),
             options=cls.options(call),
             output=output.short,
+            numbered=cls.numbered,
             unroll=config["unroll"],
         )
         return {"main": program}
@@ -247,7 +264,7 @@ class ElementwiseCpuKernel(Kernel):
         (found, plan), output = self.cut(call), call.output
         operands = [operand for operand in found if operand is not None]
         geometry = plan.geometry(streaming=bool(self.config["streaming"]))
-        words = scalar_words(self.scalars(call), operands[0].dtype)
+        words = scalar_words(self.scalars(call), self.scalar_dtypes(call))
         constants = (ctypes.c_int64 * max(len(words), 1))(*words)
         sources = [(operand.argument, operand.offset * operand.itemsize) for operand in operands]
         kib = output.numel * (output.itemsize + sum(operand.itemsize for operand in operands)) / 1024
