@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -50,6 +51,40 @@ def _clamp_tensor(
     return torch.clamp(input, min, max)
 
 
+def dropout(input: torch.Tensor, *, p: float = 0.5, training: bool = True, seed: int = 0) -> torch.Tensor:
+    """Dropout in float64 with the mask of `seed`, drawn with NumPy's integers."""
+    if not training or p == 0:
+        return input.double()
+    kept = 1.0 - p
+    number = np.arange(input.numel(), dtype=np.uint64)
+    words = philox(number >> np.uint64(2), seed)
+    drawn = np.take_along_axis(words, (number & np.uint64(3)).astype(np.int64)[None], 0)[0]
+    keep = torch.from_numpy(drawn < min(round(kept * 2**32), 2**32 - 1)).reshape(input.shape).to(input.device)
+    return torch.where(keep, input.double() / max(kept, 1e-300), 0.0)
+
+
+def philox(counters: np.ndarray, key: int) -> np.ndarray:
+    """Philox4x32-10: four words of 32 bits, as uint64 ``[4, N]``, for each 64-bit counter."""
+    low = np.uint64(0xFFFFFFFF)
+    zero = np.zeros_like(counters)
+    a, b, c, d = counters & low, counters >> np.uint64(32), zero, zero
+    k0, k1 = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
+    for _ in range(10):
+        one, two = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = (
+            (two >> np.uint64(32)) ^ b ^ np.uint64(k0),
+            two & low,
+            (one >> np.uint64(32)) ^ d ^ np.uint64(k1),
+            one & low,
+        )
+        k0, k1 = k0 + 0x9E3779B9 & 0xFFFFFFFF, k1 + 0xBB67AE85 & 0xFFFFFFFF
+    return np.stack((a, b, c, d))
+
+
+def _dropout(input: torch.Tensor, *, p: float = 0.5, training: bool = True, seed: int = 0) -> torch.Tensor:
+    return F.dropout(input, p, training)
+
+
 def exactly(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` on float64 copies of float tensors, on the others as they are; it writes none of its arguments."""
 
@@ -80,6 +115,7 @@ WORKLOADS = (
     Workload("SiluAndMulFwdOp", exactly(_silu_and_mul), torch={"silu*mul": _silu_and_mul}),
     Workload("GeluAndMulFwdOp", exactly(_gelu_and_mul), torch={"gelu*mul": _gelu_and_mul}),
     Workload("GeluTanhAndMulFwdOp", exactly(_gelu_tanh_and_mul), torch={"gelu*mul": _gelu_tanh_and_mul}),
+    Workload("DropoutFwdOp", dropout, torch={"F.dropout": _dropout}),
     *_pairs(
         {
             "Add": torch.add,

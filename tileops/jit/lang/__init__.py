@@ -184,7 +184,7 @@ from tileops.jit.lang.memory import (
     store_words,
     store_words_masked,
 )
-from tileops.jit.lang.random import philox
+from tileops.jit.lang.random import low_word, philox
 from tileops.jit.lang.tile import TileBuilder, tile
 from tileops.jit.lang.tracing import elementwise_block, traced
 from tileops.jit.lang.values import Lockstep, Value, is_float, is_mask
@@ -259,6 +259,7 @@ __all__ = [
     "log",
     "log1p",
     "low_precision",
+    "low_word",
     "max_nan",
     "maximum",
     "maxq",

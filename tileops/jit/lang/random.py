@@ -24,6 +24,13 @@ def multiply_high(x, y):
     return Value(build.trunc(build.lshr(product, constant(longs, 32)), x.kind.ir), x.kind)
 
 
+@word
+def low_word(x):
+    """The low 32 bits of int64 values, as int32."""
+    kind = x.kind.of("i32")
+    return Value(context.emitter().builder.trunc(x.ir, kind.ir), kind)
+
+
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
 
@@ -55,4 +62,4 @@ def philox(counter_low, counter_high, key_low, key_high):
     return philox4x32((counter_low, counter_high, nothing, nothing), (key_low, key_high))
 
 
-__all__ = ["multiply_high", "philox", "philox4x32"]
+__all__ = ["low_word", "multiply_high", "philox", "philox4x32"]

@@ -13,6 +13,7 @@ from tileops import manifest
 
 #: Module of each class that is written out.
 _WRITTEN = {
+    "DropoutFwdOp": "variations",
     "GeluAndMulFwdOp": "gated",
     "GeluTanhAndMulFwdOp": "gated",
     "NanToNumFwdOp": "variations",

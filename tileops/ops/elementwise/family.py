@@ -56,7 +56,7 @@ class PointwiseOp(Op):
         entry = cls.__dict__.get("entry") or manifest.try_load_entry(cls.__name__)
         if entry is not None:
             kernels, interface, cls._call_type = _ARITIES[len(entry.signature.inputs) - 1]
-            cls.kernel_types, cls.interfaces = kernels, {"pointwise": interface}
+            cls.kernel_types, cls.interfaces = cls.__dict__.get("kernel_types", kernels), {"pointwise": interface}
             cls._function = function_name(cls.__name__)
             params = [param for name, param in entry.signature.params.items() if name not in _EFFECTS]
             cls._numbers = tuple(param.name for param in params if _is_number(param))

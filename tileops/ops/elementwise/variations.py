@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from tileops.kernels.elementwise.call_spec import BinaryCall, PointwiseCall
+from tileops.kernels.elementwise.dropout_cpu import DropoutCpuKernel
+from tileops.kernels.elementwise.dropout_cuda import DropoutCudaKernel
 from tileops.ops.elementwise.family import PointwiseOp
 from tileops.ops.facts import CallFacts
+
+
+class DropoutFwdOp(PointwiseOp):
+    """``torch.nn.functional.dropout`` with a mask that a seed decides.
+
+    Keeps an element with probability ``1 - p`` and multiplies it by ``1 / (1 - p)``; the others become 0. Outside
+    training, and with ``p = 0``, a copy. The random bits are those of Philox4x32-10 (Salmon et al., "Parallel Random
+    Numbers: As Easy as 1, 2, 3", SC 2011) with the seed as key and the place of the element as counter: equal seeds
+    give equal masks, on every device, in every layout and on any number of threads.
+
+    Args:
+        p: probability of a zero, from 0 to 1.
+        training: whether anything is dropped.
+        seed: 64 bits; a new mask needs a new seed.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)``
+
+        - input: ``[*S]``, float16, bfloat16 or float32, any strides.
+
+        Returns `output`: ``[*S]``, dtype of `input`, contiguous.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+    """
+
+    kernel_types: ClassVar = {"cpu": DropoutCpuKernel, "cuda": DropoutCudaKernel}
+    p: float
+    training: bool
+    seed: int
+
+    def _call_spec(self, facts: CallFacts) -> PointwiseCall:
+        call = replace(super()._call_spec(facts), options=())
+        if not self.training or self.p == 0:
+            return replace(call, function="undropped", scalars=())
+        kept = 1.0 - self.p
+        limit = min(round(kept * 2**32), 2**32 - 1) - 2**31
+        scale = 1.0 / kept if kept else 0.0
+        return replace(call, scalars=(limit, scale, self.seed & 0xFFFFFFFF, self.seed >> 32 & 0xFFFFFFFF))
 
 
 class RoundFwdOp(PointwiseOp):

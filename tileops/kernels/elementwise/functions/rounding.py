@@ -24,4 +24,6 @@ def round(x: Any) -> Any:
 
 
 def round_decimals(x: Any, decimals: Any) -> Any:
-    return lang.round_decimals(x, decimals)
+    # Large numbers are whole already; scaled up, they might overflow.
+    whole = (lang.abs_(x) >= 2.0**23) & (decimals > 0.0)
+    return lang.select(whole, x, lang.round_decimals(x, decimals))
