@@ -41,6 +41,12 @@ def _tensors(*makers: Callable[[torch.device], torch.Tensor | None]) -> Callable
 
 COLD_COMPILES = (
     ColdCompile("RMSNormFwdOp", _tensors(_randn(6, 64), _randn(64)), {"normalized_shape": (64,), "eps": 1e-6}),
+    ColdCompile(
+        "RMSNormBwdOp",
+        _tensors(_randn(6, 64), _randn(6, 64), _randn(64)),
+        {"normalized_shape": (64,), "eps": 1e-6},
+        dynamic=None,
+    ),
     ColdCompile("GemmFwdOp", _tensors(_randn(6, 48), _randn(40, 48))),
     ColdCompile("RoPEFwdOp", _tensors(_randn(2, 6, 3, 32)), {"rope_layout": "interleaved"}, dynamic=1),
     ColdCompile("RoPELlama31FwdOp", _tensors(_randn(2, 6, 3, 32)), dynamic=1),
@@ -59,5 +65,6 @@ COLD_COMPILES = (
     ),
     ColdCompile("GQADenseFwdOp", _tensors(_randn(1, 6, 4, 32), _randn(1, 9, 2, 32), _randn(1, 9, 2, 32)), dynamic=None),
     ColdCompile("SiluAndMulFwdOp", _tensors(_randn(6, 64))),
+    ColdCompile("SiluAndMulBwdOp", _tensors(_randn(6, 32), _randn(6, 64)), dynamic=None),
     ColdCompile("AddFwdOp", _tensors(_randn(6, 64), _randn(1, 64)), {"alpha": 2}),
 )

@@ -26,7 +26,12 @@ def build(case: ColdCompile) -> Op:
 
 def reference(op: Op, tensors: tuple) -> torch.Tensor:
     result = workload(type(op).__name__).reference(*tensors, **op._construction.params)
-    return (result[0] if isinstance(result, tuple) else result).float()
+    return first(result).float()
+
+
+def first(result: torch.Tensor | tuple) -> torch.Tensor:
+    """The result, or the first of several."""
+    return result[0] if isinstance(result, tuple) else result
 
 
 def test_every_op_with_a_boundary_is_registered() -> None:
@@ -40,7 +45,7 @@ def test_cold_fullgraph_compile(case: ColdCompile) -> None:
     op = build(case)
     assert op.compile_op_names
     tensors = case.tensors(run_device())
-    compiled = torch.compile(lambda *args: op(*args) * 2, fullgraph=True)
+    compiled = torch.compile(lambda *args: first(op(*args)) * 2, fullgraph=True)
     torch.testing.assert_close(compiled(*tensors), reference(op, tensors) * 2, rtol=1e-5, atol=1e-5)
 
 
@@ -48,11 +53,11 @@ def test_cold_fullgraph_compile(case: ColdCompile) -> None:
 def test_shapes_may_vary_without_another_compile(case: ColdCompile) -> None:
     torch._dynamo.reset()
     op = build(case)
-    first, *others = case.tensors(run_device())
+    varying, *others = case.tensors(run_device())
     frames = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(lambda *args: op(*args), fullgraph=True, backend=frames)
     for size in (6, 5, 4, 3):
-        x = first.narrow(case.dynamic, 0, size).contiguous()
+        x = varying.narrow(case.dynamic, 0, size).contiguous()
         if size == 6:
             torch._dynamo.mark_dynamic(x, case.dynamic)
         torch.testing.assert_close(compiled(x, *others), reference(op, (x, *others)), rtol=1e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -48,6 +49,12 @@ def _manual(
     return y if weight is None else y * weight
 
 
+def _over_rows(terms: torch.Tensor, normalized_shape: Sequence[int]) -> torch.Tensor:
+    """The sum over the leading axes, of which there may be none."""
+    rows = math.prod(terms.shape[: terms.ndim - len(normalized_shape)])
+    return terms.reshape(rows, *normalized_shape).sum(0)
+
+
 def rms_norm_bwd(
     grad_out: torch.Tensor,
     x: torch.Tensor,
@@ -67,7 +74,7 @@ def rms_norm_bwd(
     grad_x = (inner - normalized * (inner * normalized).mean(axes, keepdim=True)) * scale
     if weight is None:
         return grad_x, None
-    return grad_x, (grad * normalized).reshape(-1, *normalized_shape).sum(0)
+    return grad_x, _over_rows(grad * normalized, normalized_shape)
 
 
 def _manual_bwd(
@@ -88,7 +95,7 @@ def _manual_bwd(
     grad_x = ((inner - normalized * (inner * normalized).mean(axes, keepdim=True)) * scale).to(x.dtype)
     if weight is None:
         return grad_x, None
-    return grad_x, (grad * normalized).reshape(-1, *normalized_shape).sum(0).to(weight.dtype)
+    return grad_x, _over_rows(grad * normalized, normalized_shape).to(weight.dtype)
 
 
 def _autograd_bwd(
