@@ -391,6 +391,22 @@ def test_factors_are_part_of_an_exported_program() -> None:
     check(torch.export.load(buffer).module()(x), expected(model.rope, x))
 
 
+def test_a_graph_builds_the_op_of_its_factors_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And tells ops apart that differ in their factors only."""
+    x = values((1, 40, 3, 16), torch.float32)
+    ops = [LongRoPEFwdOp(rescale_factors=on_device(torch.linspace(1.0, last, 8))) for last in (2.0, 9.0)]
+    compiled = torch.compile(lambda x: [op(x) for op in ops], backend="eager")
+    for y, op in zip(compiled(x), ops, strict=True):
+        check(y, expected(op, x))
+
+    def built(*args: Any, **params: Any) -> None:
+        raise AssertionError("an op was built")
+
+    monkeypatch.setattr(LongRoPEFwdOp, "__init__", built)
+    for y, op in zip(compiled(x), ops, strict=True):
+        check(y, expected(op, x))
+
+
 def test_factors_that_do_not_fit_the_head_are_named() -> None:
     op = LongRoPEFwdOp(rescale_factors=torch.ones(8))
     with pytest.raises(CheckError, match="rescale_factors") as caught:

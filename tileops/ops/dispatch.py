@@ -39,6 +39,10 @@ _library = torch.library.Library("tileops", "FRAGMENT")
 _REBUILT_LIMIT = 256
 _rebuilt: OrderedDict[tuple[type[Op], str], Op] = OrderedDict()
 _rebuilt_lock = threading.Lock()
+#: Ops with construction-time tensors, which only these tell apart; few, because each keeps its tensors alive.
+_HOLDERS_LIMIT = 64
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, type(None))
+_holders: OrderedDict[tuple[Any, ...], Op] = OrderedDict()
 _alive: weakref.WeakValueDictionary[tuple[type[Op], str], Op] = weakref.WeakValueDictionary()
 
 
@@ -165,8 +169,7 @@ def find(cls: type[Op], call: str, held: Mapping[str, torch.Tensor | None] | Non
     if current is not None and type(current) is cls and current._call == call:
         return current
     if held:
-        params, target = decode(call)
-        return cls(**params, **held, target=target)
+        return _holding(cls, call, held)
     alive = _alive.get((cls, call))
     if alive is not None:
         return alive
@@ -179,6 +182,25 @@ def find(cls: type[Op], call: str, held: Mapping[str, torch.Tensor | None] | Non
                 _rebuilt.popitem(last=False)
         else:
             _rebuilt.move_to_end((cls, call))
+    return op
+
+
+def _holding(cls: type[Op], call: str, held: Mapping[str, torch.Tensor | None]) -> Op:
+    """An op with these very tensors, built at the first call of a graph that passes them."""
+    key = (cls, call, *(id(tensor) for tensor in held.values()))
+    with _rebuilt_lock:
+        op = _holders.get(key)
+        if op is not None:
+            _holders.move_to_end(key)
+            return op
+        params, target = decode(call)
+        op = cls(**params, **held, target=target)
+        # A holder keeps its tensors alive, so no id in a key is given to another one. Tracing has tensors of its own.
+        plain = all(type(tensor) in _PLAIN_TENSORS for tensor in held.values())
+        if plain and all(op._held[name] is tensor for name, tensor in held.items()):
+            _holders[key] = op
+            if len(_holders) > _HOLDERS_LIMIT:
+                _holders.popitem(last=False)
     return op
 
 

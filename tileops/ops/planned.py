@@ -99,7 +99,8 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
         if target not in (None, backend.BUILTIN):
             yield RefusedCall(recorded.place, f"the kernels of target {target!r} are not ours to compile")
             return
-        instance = op(**params, **{name: _stand_in(recorded.tensors.get(name)) for name in held})
+        params |= {name: _stand_in(recorded.tensors.get(name)) for name in held}
+        instance = op(**params)
         tensors = tuple(_stand_in(recorded.tensors.get(name)) for name in op._input_names)
         instance._require_tensors(tensors)
         checked = op._signature.check_call(instance._construction, tensors)
@@ -117,7 +118,7 @@ def replanned_calls(recorded: RecordedCall, device: DeviceFacts) -> Iterator[Pla
 
 def _plan(op: type[Op], row: Call, device: DeviceFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:
     values = torch_parameters(row.values)
-    held = {slot.name: _stand_in(_spec(row.held.get(slot.name), device)) for slot in op._held_slots}
+    held: dict[str, Any] = {slot.name: _stand_in(_spec(row.held.get(slot.name), device)) for slot in op._held_slots}
     instance = op(**{name: values[name] for name in op.entry.signature.scalars}, **held)
     if op.entry.composition:
         yield from _plan_stages(instance, row, device, packed)
