@@ -4,8 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from tileops.testing.conftest import device, pytest_generate_tests, target
+from tileops.ops.elementwise.family import PointwiseOp
+from tileops.testing import calls
+from tileops.testing.conftest import device, selected_target, target, thorough
 from tileops.testing.test_calls import *  # noqa: F403
 
-__all__ = ["device", "pytest_generate_tests", "target"]
+__all__ = ["device", "target", "thorough"]
 pytestmark = pytest.mark.in_tree_kernels
+
+#: Of the pointwise operators, which differ in nothing but a scalar function: one with every combination of arity,
+#: numbers and choices, results of another dtype, optional operands and writing in place. They stand for the rest, whose
+#: kernels for every dtype and layout are left to the nightly tests.
+REPRESENTATIVES = {
+    *("AddFwdOp", "ClampTensorFwdOp", "EqFwdOp", "GeluFwdOp", "LeakyReluFwdOp", "MaskedFillScalarFwdOp"),
+    *("PreluFwdOp", "ReciprocalFwdOp", "RoundFwdOp", "WhereFwdOp"),
+}
+#: What needs kernels of its own, or exercises the operator's torch binding, which one function generates.
+NIGHTLY = {"test_layouts", "test_export", "test_sizes_may_vary_under_a_compiler"}
+
+
+def _repeats(name: str) -> bool:
+    return name not in REPRESENTATIVES and issubclass(calls.op_class(name), PointwiseOp)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "name" not in metafunc.fixturenames:
+        return
+    names = calls.operators(selected_target(metafunc.config))
+    nightly = pytest.mark.nightly
+    if "thorough" in metafunc.fixturenames:
+        cases = [pytest.param(name, not _repeats(name), id=name) for name in names]
+        cases += [pytest.param(name, True, id=f"{name}-thorough", marks=nightly) for name in names if _repeats(name)]
+        metafunc.parametrize(("name", "thorough"), cases)
+    else:
+        later = metafunc.function.__name__ in NIGHTLY
+        marks = [[nightly] if later and _repeats(name) else [] for name in names]
+        metafunc.parametrize("name", [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=True)])

@@ -131,6 +131,12 @@ def small_calls(name: str) -> list[Call]:
     return [call for row in small_rows(name) for call in _with_row(entry, row)]
 
 
+def one_of_each(name: str) -> list[Call]:
+    """A small call for each set of flags and optional tensors, in one dtype."""
+    entry = manifest.load_entry(name)
+    return [_with_row(entry, row)[0] for row in small_rows(name)]
+
+
 def odd_calls(name: str) -> list[Call]:
     """Calls with an empty or a one-element axis, and with no axis at all, where the operator has such calls."""
     entry = manifest.load_entry(name)

@@ -16,13 +16,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-def _target(config: pytest.Config) -> str:
+def selected_target(config: pytest.Config) -> str:
+    """The target under test."""
     return config.getoption("--tileops-target") or backend.BUILTIN
 
 
 def pytest_configure(config: pytest.Config) -> None:
     set_run_device(config.getoption("--tileops-device"))
-    target = _target(config)
+    target = selected_target(config)
     if target not in backend.registered_targets():  # imports the installed backends
         failed = "".join(f"\n  {name}: {error}" for name, error in backend.load_failures().items())
         raise pytest.UsageError(
@@ -33,14 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "name" in metafunc.fixturenames:
-        names = calls.operators(_target(metafunc.config))
+        names = calls.operators(selected_target(metafunc.config))
         metafunc.parametrize("name", names)
 
 
 @pytest.fixture
 def target(request: pytest.FixtureRequest) -> str:
     """The target under test."""
-    return _target(request.config)
+    return selected_target(request.config)
 
 
 @pytest.fixture
@@ -53,3 +54,9 @@ def device() -> torch.device:
 def row_limit(request: pytest.FixtureRequest) -> int:
     """Bytes of the largest row that runs."""
     return parse_size(request.config.getoption("--tileops-row-limit"))
+
+
+@pytest.fixture
+def thorough() -> bool:
+    """Whether an operator is called in every dtype, or in one."""
+    return True

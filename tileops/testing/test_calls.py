@@ -37,8 +37,9 @@ def _first(name: str, device: torch.device, target: str) -> Example:
     return next(_examples(calls.small_calls(name), device, target))
 
 
-def test_dtypes_and_presence(name: str, target: str, device: torch.device) -> None:
-    for item in _examples(calls.small_calls(name), device, target):
+def test_dtypes_and_presence(name: str, target: str, device: torch.device, thorough: bool) -> None:
+    found = calls.small_calls(name) if thorough else calls.one_of_each(name)
+    for item in _examples(found, device, target):
         calls.check(item, item.call.case_id)
 
 
