@@ -233,8 +233,9 @@ class Kernel:
         """Everything of `call` that `refusal`, `default_config`, `programs` and `identity` look at, besides its device:
         calls of one op with equal classes are served by one kernel instance, and choosing it again costs a look-up.
 
-        None where a class does not say; then it is asked everything for each new signature. Sizes may enter only as
-        the few cases that they decide, as in `programs`.
+        None where a kernel does not say; then it is asked everything for each new signature. It is asked for the class
+        before `refusal`, so it answers for any call (None for one that it refuses will do). Sizes may enter only as the
+        few cases that they decide, as in `programs`.
         """
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -72,6 +72,12 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
     @classmethod
     def refusal(cls, call: GQADenseCall) -> str | None:
         return _unsupported(call) or super().refusal(call)
+
+    @classmethod
+    def compile_class(cls, call: GQADenseCall) -> Hashable:
+        if _unsupported(call) is not None:
+            return None
+        return call.q.dtype, call.o.dtype, _is_dense(call.q), _is_dense(call.k, call.v), _form(call)
 
     @classmethod
     def default_config(cls, call: GQADenseCall) -> Config:
@@ -214,6 +220,15 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         if reason is None and D > _LARGEST_HEAD:
             reason = f"head_dim is {D}; the decode kernel takes up to {_LARGEST_HEAD}"
         return reason or super().refusal(call)
+
+    @classmethod
+    def compile_class(cls, call: GQADenseCall) -> Hashable:
+        if _unsupported(call) is not None:
+            return None
+        S_q, D, group = call.q.shape[1], call.q.shape[3], call.group_size
+        if S_q * group > _FEW_QUERIES or D > _LARGEST_HEAD or not _is_dense(call.q, call.k, call.v):
+            return "refused"
+        return call.q.dtype, call.o.dtype, D, _heads_together(group), cpu_target().has_avx512bf16
 
     @classmethod
     def programs(cls, call: GQADenseCall, config: Config) -> dict[str, Program]:

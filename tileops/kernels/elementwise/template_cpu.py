@@ -21,6 +21,7 @@ import math
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -28,7 +29,7 @@ import torch
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec, contiguous_strides, interface_of
+from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec, contiguous_strides
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 #: Tensor operands that a kernel takes.
@@ -74,6 +75,8 @@ class Operand:
     @classmethod
     def of(cls, spec: TensorSpec, output: TensorSpec, argument: int) -> Operand:
         """Launch tensor number `argument`, broadcast to the shape of `output`."""
+        if spec.shape == output.shape:
+            return cls(spec.short, spec.strides, argument)
         return cls(spec.short, broadcast_strides(spec.shape, spec.strides, output.shape), argument)
 
     @property
@@ -107,8 +110,9 @@ class Plan:
         if output.strides == dense and all(operand.strides == dense for operand in operands):
             size = output.numel
             itemsizes = [*(operand.itemsize for operand in operands), output.itemsize]
-            steps = tuple([(itemsize,) for itemsize in itemsizes])
-            return cls("rows", ("unit",) * len(operands), (size,), steps, -(-size // BLOCK))
+            return cls(
+                "rows", ("unit",) * len(operands), (size,), tuple([(item,) for item in itemsizes]), -(-size // BLOCK)
+            )
         order = sorted(range(output.ndim), key=lambda axis: -abs(output.strides[axis]))
         tensors = (*(operand.strides for operand in operands), output.strides)
         shape = tuple(output.shape[axis] for axis in order)
@@ -132,6 +136,9 @@ class Plan:
 
     def geometry(self, *, streaming: bool) -> ctypes.Array[ctypes.c_int64]:
         """The integers that the kernel reads; keep the array alive for as long as its address is in use."""
+        if self.form == "rows" and len(self.sizes) == 1:
+            (size,) = self.sizes
+            return (ctypes.c_int64 * HEADER_WORDS)(size, BLOCK, -(-size // BLOCK), 0, int(streaming))
         per_axis = [(size, *self._steps_of(axis)) for axis, size in enumerate(self.sizes)]
         if self.form == "rows":
             size = self.sizes[0]
@@ -175,6 +182,7 @@ class ElementwiseCpuKernel(Kernel):
         numbered: the scalar function gets the element's place in the contiguous output first, int64.
     """
 
+    tensors: ClassVar[tuple[str, ...]]  # of the interface
     devices = frozenset({"cpu"})
     numbered: ClassVar[bool] = False
     tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8), "streaming": (False, True)})
@@ -197,7 +205,7 @@ class ElementwiseCpuKernel(Kernel):
     @classmethod
     def scalar_dtypes(cls, call: Any) -> tuple[str, ...]:
         """Dtypes in whose kinds the scalars arrive: that of the values, not of a mask that selects among them."""
-        present = [operand.dtype for operand in cls.operands(call) if operand is not None]
+        present = [operand.dtype for operand in cls.cut(call)[0] if operand is not None]
         output = call.output.short
         return (output if output in present else present[0],) * len(cls.scalars(call))
 
@@ -221,12 +229,14 @@ class ElementwiseCpuKernel(Kernel):
     @classmethod
     def compile_class(cls, call: Any) -> Hashable:
         operands, plan = cls.cut(call)
+        scalars = cls.scalars(call)
         return (
             cls.function(call),
             *[None if operand is None else operand.dtype for operand in operands],
             plan.form,
             plan.kinds,
-            tuple([value is not None for value in cls.scalars(call)]),
+            tuple([value is not None for value in scalars]),
+            cls.scalar_dtypes(call) if scalars else (),
             cls.options(call),
             call.output.dtype,
             tuple(cls.default_config(call).values()),
@@ -264,20 +274,26 @@ class ElementwiseCpuKernel(Kernel):
         (found, plan), output = self.cut(call), call.output
         operands = [operand for operand in found if operand is not None]
         geometry = plan.geometry(streaming=bool(self.config["streaming"]))
-        words = scalar_words(self.scalars(call), self.scalar_dtypes(call))
-        constants = (ctypes.c_int64 * max(len(words), 1))(*words)
+        scalars = self.scalars(call)
+        constants = _constants(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
         sources = [(operand.argument, operand.offset * operand.itemsize) for operand in operands]
-        kib = output.numel * (output.itemsize + sum(operand.itemsize for operand in operands)) / 1024
+        kib = output.numel * (output.itemsize + sum([operand.itemsize for operand in operands])) / 1024
         limit = parallel.limit(kib * self.cost(call))
         entry = self.entries["main"].launch
         if plan.form == "tiles":
             return _bind_tiles(entry, limit, plan.units, geometry, constants, sources)
-        inputs = len(interface_of(type(self)).tensors) - 1
+        inputs = len(self.tensors) - 1
         arity = inputs if sources == [(place, 0) for place in range(inputs)] else 0
         return _bind_rows(entry, limit, plan.units, geometry, constants, sources, arity)
 
 
 _Words = ctypes.Array[ctypes.c_int64]
+
+
+@lru_cache(maxsize=256)
+def _constants(words: tuple[int, ...]) -> _Words:
+    """Scalar parameters in memory; the calls of an op share them."""
+    return (ctypes.c_int64 * max(len(words), 1))(*words)
 
 
 def _bind_rows(

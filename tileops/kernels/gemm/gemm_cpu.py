@@ -17,7 +17,7 @@ numbers for zeros: float32 parts below 2**-126 vanish, so operands below about 2
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,7 +123,15 @@ def _few_rows(dtype: str) -> int:
 
 
 def path(call: GemmCall) -> Path:
-    """The way that `call` takes on this CPU."""
+    """The way that `call` takes on this CPU; remembered, as choosing, building and binding a kernel ask in turn."""
+    target = cpu_target()
+    known: tuple[Any, Path] | None = call.__dict__.get("_path")
+    if known is None or known[0] is not target:
+        known = call.__dict__["_path"] = target, _path(call)
+    return known[1]
+
+
+def _path(call: GemmCall) -> Path:
     m, n, k = call.mnk
     dtype = call.a.short
     form = _form(dtype)
@@ -234,6 +242,15 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         if call.packed is not None and call.packed != packed_layout(call.a.dtype):
             return f"b is packed as {call.packed!r}; the CPU kernel reads {packed_layout(call.a.dtype)!r}"
         return super().refusal(call)
+
+    @classmethod
+    def compile_class(cls, call: GemmCall) -> Hashable:
+        if call.a.dtype not in DTYPES:
+            return None
+        m = call.mnk[0]
+        # The numbers of rows that `default_config` and `programs` tell apart.
+        rows = m if m <= COLUMNS else 64 if m <= 64 else 255 if m < 256 else 256
+        return path(call), call.a.dtype, call.packed, rows, cpu_target().lanes
 
     @classmethod
     def default_config(cls, call: GemmCall) -> Config:

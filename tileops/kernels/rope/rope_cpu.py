@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -134,6 +134,10 @@ class _SequenceCpuKernel(Kernel):
         return {"streaming": _is_large(call.output)}
 
     @classmethod
+    def compile_class(cls, call: RoPECall) -> Hashable:
+        return call.x.dtype, call.rope_layout, _is_dense(call.x), _is_large(call.output)
+
+    @classmethod
     def programs(cls, call: RoPECall, config: Config) -> dict[str, Program]:
         return {"main": _program(call.x, call.rope_layout, "sequence")}
 
@@ -208,6 +212,10 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
     @classmethod
     def default_config(cls, call: RoPEPositionIdsCall) -> Config:
         return {"streaming": _is_large(call.output)}
+
+    @classmethod
+    def compile_class(cls, call: RoPEPositionIdsCall) -> Hashable:
+        return call.x.dtype, call.position_ids.dtype, _is_dense(call.x), _is_large(call.output)
 
     @classmethod
     def programs(cls, call: RoPEPositionIdsCall, config: Config) -> dict[str, Program]:

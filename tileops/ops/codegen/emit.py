@@ -82,6 +82,9 @@ class _Emitter:
         self.out = Source()
         self.sizes, self.sequences = _sizes_and_sequences(plan.branch)
         self.origin: dict[str, str] = {}
+        self.settled = 0  # rules that are checked once
+        dtypes = {name for name, kind in self.signature.indices.items() if isinstance(kind, k.DType)}
+        self.fixed = dtypes | set(self.signature.scalars)
         for step in plan.steps:
             if isinstance(step, BindDim | BindAffine | BindShape | BindDType):
                 self.origin[step.name] = step.tensor
@@ -103,6 +106,7 @@ class _Emitter:
         for step in construction:
             self._step(step)
         arguments = ", ".join(self.signature.forward_order)
+        out.add("_settled = set()")
         out.add(f"def _check({arguments}):")
         out.depth = 2
         self._device_block()
@@ -343,7 +347,22 @@ class _Emitter:
         for part in _conjuncts(step.rule.node):
             expr = step.rule.with_node(part)
             arguments = f"{step.rule.where!r}, {source!r}, {self._values(self._shown(step.rule))}"
-            self._hold(expr, self._render(expr), "rule", arguments)
+            if step.at_construction or not expr.names <= self.fixed:
+                self._hold(expr, self._render(expr), "rule", arguments)
+            else:
+                self._hold_once(expr, arguments)
+
+    def _hold_once(self, expr: Expr, arguments: str) -> None:
+        """Adds the check of a rule that reads no size: once for each choice of dtypes."""
+        out = self.out
+        self.settled += 1
+        dtypes = sorted(expr.names - set(self.signature.scalars))
+        key = "(" + ", ".join([str(self.settled), *dtypes]) + ",)"
+        out.add(f"if {key} not in _settled:")
+        out.depth += 1
+        self._hold(expr, self._render(expr), "rule", arguments)
+        out.add(f"_settled.add({key})")
+        out.depth -= 1
 
     def _check_combo(self, step: CheckCombo) -> None:
         rows = self.out.constant("_combos", step.rows)
