@@ -4,6 +4,8 @@ load.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +162,18 @@ def test_kernels_of_a_target_are_not_tuned_here() -> None:
         op.request_tune()
 
 
+def test_entry_points_of_installed_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, module in (("first", "acme.one"), ("second", "acme.two")):
+        info = tmp_path / place / "acme-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n[tileops.backends]\nacme = {module}\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    assert [(point.name, point.value) for point in registry._entry_points() if point.name == "acme"] == [
+        ("acme", "acme.one")
+    ]
+
+
 def test_a_backend_that_does_not_load_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         backend.register_detector("broken", lambda device: True)
@@ -173,7 +187,7 @@ def test_a_backend_that_does_not_load_leaves_no_trace(monkeypatch: pytest.Monkey
             return broken
 
     monkeypatch.setattr(registry, "_loaded", False)
-    monkeypatch.setattr(registry.importlib.metadata, "entry_points", lambda group: [Point])
+    monkeypatch.setattr(registry, "_entry_points", lambda: [Point])
     with pytest.warns(RuntimeWarning, match=r"'acme-backend' did not load .*no libacme\.so"):
         assert backend.load_failures() == {"acme-backend": "ImportError: no libacme.so"}
     assert "broken" not in backend.registered_targets()

@@ -193,8 +193,20 @@ def load_backends() -> None:
         if _loaded:
             return
         _loaded = True  # first, because a backend that is being imported may construct ops
-        for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        for point in _entry_points():
             _load_one(point.name, point.load)
+
+
+def _entry_points() -> list[importlib.metadata.EntryPoint]:
+    """The group's entry points. `importlib.metadata.entry_points` parses those of every installed package, and every
+    first call of a process waits for it.
+    """
+    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    for distribution in importlib.metadata.distributions():
+        if ENTRY_POINT_GROUP in (distribution.read_text("entry_points.txt") or ""):
+            # Of a package that is installed twice, the first on the path counts, as for imports.
+            found.setdefault(distribution.name, list(distribution.entry_points.select(group=ENTRY_POINT_GROUP)))
+    return [point for points in found.values() for point in points]
 
 
 def _load_one(name: str, load: Callable[[], object]) -> None:

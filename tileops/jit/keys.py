@@ -130,13 +130,14 @@ def source_fingerprint(package: str) -> str:
     """
     digest = hashlib.sha256()
     for label, path in _source_files(package):
-        content = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:  # more than a hundred: every first call of a process waits for them
+            content = file.read()
         digest.update(f"{label}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
 
 
-def _source_files(package: str) -> Iterator[tuple[str, Path]]:
+def _source_files(package: str) -> Iterator[tuple[str, str | Path]]:
     root = Path(__file__).parent.parent
     for part in ("jit", "kernels"):
         yield from _python_files(f"tileops/{part}", root / part)
@@ -160,10 +161,11 @@ def _source_files(package: str) -> Iterator[tuple[str, Path]]:
             yield f"extra/{extra.name}", extra
 
 
-def _python_files(label: str, root: Path) -> Iterator[tuple[str, Path]]:
-    found = []
-    for directory, subdirectories, names in os.walk(root):
+def _python_files(label: str, root: Path) -> Iterator[tuple[str, str]]:
+    start, found = os.fspath(root), []
+    for directory, subdirectories, names in os.walk(start):
         subdirectories[:] = [name for name in subdirectories if name.isidentifier() and name != "__pycache__"]
-        found += [os.path.join(directory, name) for name in names if name.endswith(".py")]
-    for path in sorted(os.path.relpath(path, root).replace(os.sep, "/") for path in found):
-        yield f"{label}/{path}", root / path
+        below = directory[len(start) :].replace(os.sep, "/")
+        found += [f"{below}/{name}" for name in names if name.endswith(".py")]
+    for path in sorted(found):
+        yield label + path, start + path
