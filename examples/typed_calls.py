@@ -9,7 +9,15 @@ from __future__ import annotations
 import torch
 
 from tileops.attention import GQADenseFwdOp
-from tileops.elementwise import AddFwdOp, GeluAndMulFwdOp, GeluTanhAndMulFwdOp, SiluAndMulBwdOp, SiluAndMulFwdOp
+from tileops.elementwise import (
+    AddFwdOp,
+    AlibiFwdOp,
+    GeluAndMulFwdOp,
+    GeluTanhAndMulFwdOp,
+    SiluAndMulBwdOp,
+    SiluAndMulFwdOp,
+    SinusoidalFwdOp,
+)
 from tileops.gemm import GemmFwdOp, PackedWeight, pack
 from tileops.moe import SharedExpertMLPFwdOp
 from tileops.norm import RMSNormBwdOp, RMSNormFwdOp
@@ -21,6 +29,12 @@ def elementwise(x: torch.Tensor) -> torch.Tensor:
     assert SiluAndMulBwdOp()(halved, x).shape == x.shape
     quarter: torch.Tensor = GeluAndMulFwdOp()(halved) + GeluTanhAndMulFwdOp()(halved)
     return AddFwdOp(alpha=0.5)(quarter, quarter)
+
+
+def positions() -> torch.Tensor:
+    biases: torch.Tensor = AlibiFwdOp(seq_len=8, num_heads=4)()
+    assert biases.shape == (4, 8, 8)
+    return SinusoidalFwdOp(8, 16, out_dtype=torch.bfloat16)()
 
 
 def norm(x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +73,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 def main() -> None:
     x = torch.randn(4, 16)
     heads = torch.randn(1, 6, 2, 16)
-    for result in (elementwise(x), norm(x), gemm(x), moe(x), rope(heads), attention(heads, heads, heads)):
+    for result in (elementwise(x), positions(), norm(x), gemm(x), moe(x), rope(heads), attention(heads, heads, heads)):
         print(tuple(result.shape), result.dtype)
 
 

@@ -2,7 +2,7 @@
 
 """Elementwise operators."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -11,6 +11,7 @@ from tileops.ops.base import Op
 __all__ = [
     "AbsFwdOp",
     "AddFwdOp",
+    "AlibiFwdOp",
     "BitwiseAndFwdOp",
     "BitwiseNotFwdOp",
     "BitwiseOrFwdOp",
@@ -20,6 +21,7 @@ __all__ = [
     "ClampTensorFwdOp",
     "CosFwdOp",
     "DivFwdOp",
+    "DropoutFwdOp",
     "EluFwdOp",
     "EqFwdOp",
     "ErfFwdOp",
@@ -71,6 +73,7 @@ __all__ = [
     "SiluAndMulFwdOp",
     "SiluFwdOp",
     "SinFwdOp",
+    "SinusoidalFwdOp",
     "SoftplusFwdOp",
     "SqrtFwdOp",
     "SubFwdOp",
@@ -169,6 +172,47 @@ class AddFwdOp(Op):
             input: T [*A]
             other: T [*B]
         """
+
+class AlibiFwdOp(Op):
+    """The biases of attention with linear biases: ``output[h, i, j] = -slope_h * |i - j|``.
+
+    The slopes are those of Press et al., "Train Short, Test Long" (ICLR 2022): ``2 ** (-8 (h + 1) / H)`` for a power of
+    two H; otherwise those of the next smaller power P, followed by every other slope of 2 P.
+
+    Args:
+        seq_len: positions S.
+        num_heads: heads H, at least one.
+        out_dtype: float16, bfloat16 or float32.
+        device: where the output is made; None takes the device that the target runs on.
+        target: which set of kernels serves the op; None decides by the device.
+
+    Call:
+        ``op()``
+
+        Returns `output`: ``[H, S, S]``, `out_dtype`, contiguous.
+
+    Raises:
+        CheckError: a parameter violates the manifest entry; the message names the declaration.
+    """
+    def __init__(
+        self,
+        seq_len: int,
+        num_heads: int,
+        out_dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        tensors: torch.Tensor | None,
+    ) -> Any:
+        """Runs the op; each class has its own signature, generated from its manifest entry."""
+    def forward(  # type: ignore[override]
+        self,
+        tensors: torch.Tensor | None,
+    ) -> Any:
+        """Runs the op; each class has its own signature, generated from its manifest entry."""
 
 class BitwiseAndFwdOp(Op):
     """``torch.bitwise_and`` at every element; floats are computed in float32 and rounded once.
@@ -576,6 +620,57 @@ class DivFwdOp(Op):
         Args:
             input: T [*A]
             other: T [*B]
+        """
+
+class DropoutFwdOp(Op):
+    """``torch.nn.functional.dropout`` with a mask that a seed decides.
+
+    Keeps an element with probability ``1 - p`` and multiplies it by ``1 / (1 - p)``; the others become 0. Outside
+    training, and with ``p = 0``, a copy. The random bits are those of Philox4x32-10 (Salmon et al., "Parallel Random
+    Numbers: As Easy as 1, 2, 3", SC 2011) with the seed as key and the place of the element as counter: equal seeds
+    give equal masks, on every device, in every layout and on any number of threads.
+
+    Args:
+        p: probability of a zero, from 0 to 1.
+        training: whether anything is dropped.
+        seed: 64 bits; a new mask needs a new seed.
+        target: which set of kernels serves the op; None decides by the device of each call.
+
+    Call:
+        ``op(input)``
+
+        - input: ``[*S]``, float16, bfloat16 or float32, any strides.
+
+        Returns `output`: ``[*S]``, dtype of `input`, contiguous.
+
+    Raises:
+        CheckError: a tensor or parameter violates the manifest entry; the message names the declaration.
+    """
+    def __init__(
+        self,
+        p: float = 0.5,
+        training: bool = True,
+        *,
+        seed: int = 0,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
+        """
+    def forward(  # type: ignore[override]
+        self,
+        input: torch.Tensor,
+    ) -> torch.Tensor:
+        """Runs the op; the manifest declares the tensors.
+
+        Args:
+            input: T [*S]
         """
 
 class EluFwdOp(Op):
@@ -2853,6 +2948,47 @@ class SinFwdOp(Op):
         Args:
             input: T [*S]
         """
+
+class SinusoidalFwdOp(Op):
+    """Sinusoidal encodings of positions: ``output[p, 2 i] = sin(p w_i)`` and ``output[p, 2 i + 1] = cos(p w_i)`` with
+    ``w_i = 10000 ** (-2 i / d_model)``.
+
+    After Vaswani et al., "Attention Is All You Need" (2017). Exact for positions as far as there may be.
+
+    Args:
+        seq_len: positions S.
+        d_model: width D, even.
+        out_dtype: float16, bfloat16 or float32.
+        device: where the output is made; None takes the device that the target runs on.
+        target: which set of kernels serves the op; None decides by the device.
+
+    Call:
+        ``op()``
+
+        Returns `output`: ``[S, D]``, `out_dtype`, contiguous.
+
+    Raises:
+        CheckError: a parameter violates the manifest entry; the message names the declaration.
+    """
+    def __init__(
+        self,
+        seq_len: int,
+        d_model: int,
+        out_dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        *,
+        target: str | None = None,
+    ) -> None: ...
+    def __call__(  # type: ignore[override]
+        self,
+        tensors: torch.Tensor | None,
+    ) -> Any:
+        """Runs the op; each class has its own signature, generated from its manifest entry."""
+    def forward(  # type: ignore[override]
+        self,
+        tensors: torch.Tensor | None,
+    ) -> Any:
+        """Runs the op; each class has its own signature, generated from its manifest entry."""
 
 class SoftplusFwdOp(Op):
     """``torch.nn.functional.softplus`` at every element; floats are computed in float32 and rounded once.

@@ -73,6 +73,8 @@ def _subclasses(cls: type) -> list[type]:
 def _instance(cls: type[Op], call: Call, **options: Any) -> Op:
     signature = signature_for(cls.entry)
     params = {name: python_value(signature, name, value) for name, value in call.values.items()}
+    if not call.inputs and "device" in params:
+        params["device"] = "meta"
     return cls(**params, **inputs.held(call, "meta"), **options)
 
 

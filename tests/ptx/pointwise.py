@@ -15,7 +15,8 @@ import torch
 from tests.ptx.harness import DEVICE, NUMPY, Device, FakeTensor, facts_of, parsed
 from tileops import manifest
 from tileops.jit.program import Program
-from tileops.kernels.elementwise.template_cuda import ElementwiseCudaKernel
+from tileops.kernels.base import interface_of
+from tileops.kernels.elementwise.call_spec import GatedCall, PointwiseCall
 from tileops.ops import elementwise
 from tileops.ops.facts import CallFacts
 from tileops.workloads import numerics, workload
@@ -66,10 +67,9 @@ class Example:
 
 
 def served(op: str) -> bool:
-    """Whether the operator's kernel on CUDA is made from the elementwise template."""
-    kernels = getattr(getattr(elementwise, op), "kernel_types", {})
-    kernel = kernels.get("cuda")
-    return isinstance(kernel, type) and issubclass(kernel, ElementwiseCudaKernel)
+    """Whether the operator is a scalar function of its tensors, or of the halves of one."""
+    kernel = getattr(elementwise, op).kernel_types["cuda"]
+    return issubclass(interface_of(kernel).call_spec, PointwiseCall | GatedCall)
 
 
 def examples(*, every_dtype: bool) -> Iterator[Example]:

@@ -5,6 +5,7 @@ Most follow a function of PyTorch: that one, on float64 copies, is the reference
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,6 +86,44 @@ def _dropout(input: torch.Tensor, *, p: float = 0.5, training: bool = True, seed
     return F.dropout(input, p, training)
 
 
+def alibi(*, seq_len: int, num_heads: int, out_dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
+    """Biases in float64."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    rates = [2.0 ** (-8.0 * (h + 1) / power) for h in range(power)]
+    doubled = [2.0 ** (-8.0 * (h + 1) / (2 * power)) for h in range(2 * power)]
+    rates += doubled[0::2][: num_heads - power]
+    place = torch.arange(seq_len, dtype=torch.float64, device=device)
+    return -torch.tensor(rates, dtype=torch.float64, device=device)[:, None, None] * (place[:, None] - place).abs()
+
+
+def _alibi(*, seq_len: int, num_heads: int, out_dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
+    power = 2 ** math.floor(math.log2(num_heads))
+    rates = 2.0 ** (torch.arange(1, power + 1, device=device) * (-8.0 / power))
+    if num_heads > power:
+        rates = torch.cat((rates, 2.0 ** (torch.arange(1, 2 * (num_heads - power), 2, device=device) * (-4.0 / power))))
+    place = torch.arange(seq_len, device=device)
+    return (-rates[:, None, None] * (place[:, None] - place).abs()).to(out_dtype)
+
+
+def sinusoidal(
+    *, seq_len: int, d_model: int, out_dtype: torch.dtype = torch.float32, device: Any = None
+) -> torch.Tensor:
+    """Sines and cosines of float64 angles."""
+    rates = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64, device=device) / d_model)
+    angles = torch.arange(seq_len, dtype=torch.float64, device=device)[:, None] * rates
+    return torch.stack((angles.sin(), angles.cos()), dim=2).reshape(seq_len, d_model)
+
+
+def _sinusoidal(
+    *, seq_len: int, d_model: int, out_dtype: torch.dtype = torch.float32, device: Any = None
+) -> torch.Tensor:
+    rates = torch.exp(torch.arange(0, d_model, 2, device=device) * (-math.log(10000.0) / d_model))
+    angles = torch.arange(seq_len, device=device)[:, None] * rates
+    output = torch.empty(seq_len, d_model, device=device)
+    output[:, 0::2], output[:, 1::2] = angles.sin(), angles.cos()
+    return output.to(out_dtype)
+
+
 def exactly(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` on float64 copies of float tensors, on the others as they are; it writes none of its arguments."""
 
@@ -115,6 +154,8 @@ WORKLOADS = (
     Workload("SiluAndMulFwdOp", exactly(_silu_and_mul), torch={"silu*mul": _silu_and_mul}),
     Workload("GeluAndMulFwdOp", exactly(_gelu_and_mul), torch={"gelu*mul": _gelu_and_mul}),
     Workload("GeluTanhAndMulFwdOp", exactly(_gelu_tanh_and_mul), torch={"gelu*mul": _gelu_tanh_and_mul}),
+    Workload("AlibiFwdOp", alibi, torch={"outer": _alibi}),
+    Workload("SinusoidalFwdOp", sinusoidal, torch={"sin, cos": _sinusoidal}),
     Workload("DropoutFwdOp", dropout, torch={"F.dropout": _dropout}),
     *_pairs(
         {

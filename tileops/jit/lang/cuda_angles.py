@@ -221,6 +221,22 @@ def rotate_adjacent(strip: Strip) -> Any:
     return device_function(adjacent, [strip.type, types.UniTuple(types.float32, 2 * count)], strip.type)
 
 
+def alternate(strip: Strip) -> Any:
+    """A strip of sines and cosines in turn.
+
+    Returns:
+        A device function ``(angles) -> strip``; `angles` come from ``rotary_angles(strip.elements // 2)``.
+    """
+    count = strip.elements // 2
+
+    def waves(emitter: CudaEmitter, angles: ir.Value) -> list[ir.Value]:
+        b = emitter.builder
+        found = [b.extract_value(angles, at) for k in range(count) for at in (count + k, k)]
+        return strip.pack(emitter, found)
+
+    return device_function(waves, [types.UniTuple(types.float32, 2 * count)], strip.type)
+
+
 def _turn(
     emitter: CudaEmitter, x: ir.Value, y: ir.Value, angles: ir.Value, k: int, count: int
 ) -> tuple[ir.Value, ir.Value]:

@@ -106,3 +106,39 @@ class GatedFwdInterface(KernelInterface):
 
     call_spec = GatedCall
     tensors = ("x", "output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlibiCall(CallSpec):
+    """``output[h, i, j] = -slope_h * |i - j|``.
+
+    Attributes:
+        output: ``[H, S, S]``, contiguous.
+    """
+
+    output: TensorSpec
+
+
+class AlibiFwdInterface(KernelInterface):
+    """``launch(output)``."""
+
+    call_spec = AlibiCall
+    tensors = ("output",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinusoidalCall(CallSpec):
+    """Sines and cosines of the position, alternating along a row.
+
+    Attributes:
+        output: ``[S, D]``, D even, contiguous.
+    """
+
+    output: TensorSpec
+
+
+class SinusoidalFwdInterface(KernelInterface):
+    """``launch(output)``."""
+
+    call_spec = SinusoidalCall
+    tensors = ("output",)

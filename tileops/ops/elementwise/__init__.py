@@ -13,6 +13,7 @@ from tileops import manifest
 
 #: Module of each class that is written out.
 _WRITTEN = {
+    "AlibiFwdOp": "positions",
     "DropoutFwdOp": "variations",
     "GeluAndMulFwdOp": "gated",
     "GeluTanhAndMulFwdOp": "gated",
@@ -21,6 +22,7 @@ _WRITTEN = {
     "RoundFwdOp": "variations",
     "SiluAndMulBwdOp": "silu_and_mul_bwd",
     "SiluAndMulFwdOp": "gated",
+    "SinusoidalFwdOp": "positions",
 }
 
 

@@ -1,0 +1,42 @@
+"""Attention with linear biases on the CPU: the biases of every head."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from tileops.jit import parallel
+from tileops.jit.program import Program
+from tileops.kernels.base import Config, Kernel, Launch
+from tileops.kernels.elementwise.call_spec import AlibiCall, AlibiFwdInterface
+
+
+def slopes(num_heads: int) -> list[float]:
+    """The slope of each head (Press et al., "Train Short, Test Long", ICLR 2022): a geometric sequence for a power of
+    two; other numbers continue with every other slope of the next power.
+    """
+    whole = 1 << (num_heads.bit_length() - 1)
+    first = [2.0 ** (-8.0 * (head + 1) / whole) for head in range(whole)]
+    return first + [2.0 ** (-4.0 * (2 * head + 1) / whole) for head in range(num_heads - whole)]
+
+
+class AlibiCpuKernel(Kernel, AlibiFwdInterface):
+    """One unit is a row: a head and a query position."""
+
+    devices = frozenset({"cpu"})
+
+    @classmethod
+    def programs(cls, call: AlibiCall, config: Config) -> dict[str, Program]:
+        place = "tileops.kernels.elementwise._positions_cpu:alibi"
+        return {"main": Program.of(place, ["ptr", "ptr", "i64"], dtype=call.output.short)}
+
+    def bind(self, call: AlibiCall) -> Launch:
+        heads, size, _ = call.output.shape
+        table = (ctypes.c_float * heads)(*slopes(heads))
+        where, units, team = ctypes.addressof(table), heads * size, parallel.team
+        limit, entry = parallel.limit(call.output.numel * 0.15), self.entries["main"].launch
+
+        def launch(output: Any, _keep: Any = table) -> None:
+            entry(team(limit), units, where, output.data_ptr(), size)
+
+        return launch
