@@ -44,6 +44,7 @@ lint: $(VENV)/.installed-test ## formatting, lint and types
 
 bench: $(VENV)/.installed-test ## every operator against PyTorch (quiet machine, about 20 minutes)
 	$(BIN)/tileops bench --against torch,torch-compile $(ARGS)
+	$(BIN)/python scripts/bench_overhead.py
 
 nightly: $(VENV)/.installed-test ## tests too slow for `make test`
 	$(BIN)/python -m pytest -m nightly $(ARGS)
