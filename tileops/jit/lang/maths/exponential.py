@@ -43,19 +43,25 @@ def scale_exp2(p, n, t):
     return Value(context.emitter().scale_exp2(p.ir, n.ir, bits.ir), p.kind)
 
 
-def split_exp(x, low=0.0):
-    """``(high, rest, n, t)``: ``exp(x + low) = (high + rest) * 2**n`` to 0.06 ulp, for finite ``-150 <= x <= 0`` and
-    small `low`; high is in [0.7, 1.42], the low bits of `t` hold n.
+def split_exp(x, low=None):
+    """``(high, rest, n, t)``: ``exp(x + low) = (high + rest) * 2**n`` to 0.06 ulp (0.3 ulp without `low`), for finite
+    ``-150 <= x <= 0`` and small `low`; high is in [0.7, 1.42], the low bits of `t` hold n.
     """
-    t = fma(x, _LOG2E, ROUND)
-    n = t - ROUND
-    h = fma(n, -_LN2_HIGH, x)  # exact
-    correction = fma(n, -_LN2_LOW, low)
-    r = h + correction
-    lost = (h - r) + correction
-    high = 1.0 + r
+    if low is None:
+        t, n, r = reduce_exp(x)
+        high = 1.0 + r
+        rest = (1.0 - high) + r
+    else:
+        t = fma(x, _LOG2E, ROUND)
+        n = t - ROUND
+        h = fma(n, -_LN2_HIGH, x)  # exact
+        correction = fma(n, -_LN2_LOW, low)
+        r = h + correction
+        lost = (h - r) + correction
+        high = 1.0 + r
+        rest = ((1.0 - high) + r) + lost
     p = polynomial(r, 0.001381453942, 0.008368745446, 0.04166838899, 0.1666652113, 0.4999999404)
-    return high, fma(p * r, r, ((1.0 - high) + r) + lost), n, t
+    return high, fma(p * r, r, rest), n, t
 
 
 def scales_natively(x):
@@ -71,6 +77,13 @@ def exp(x):
     zero = x < -103.98
     t, n, r = reduce_exp(select(zero, 0.0, minq(89.0, x)))
     return select(zero, 0.0, scale_exp2(expm1_reduced(r) + 1.0, n, t))
+
+
+def exp_near(x):
+    """The exponential of ``-87 <= x <= 88`` (or NaN)."""
+    t, n, r = reduce_exp(x)
+    p = expm1_reduced(r) + 1.0
+    return scale_exp2(p, n, t) if scales_natively(x) else as_float(as_int(p) + (as_int(t) << 23))
 
 
 def _flushing_exp(x, reduce, reduced):

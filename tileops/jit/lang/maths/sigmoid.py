@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
-    exp_fast,
+    exp_near,
     polynomial,
     reciprocal_half,
     scale_exp2,
@@ -21,7 +21,7 @@ def tanh(x):
     a = abs_(x)
     s = x * x
     p = polynomial(s, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-    big = 1.0 - 2.0 / (exp_fast(minq(20.0, a + a)) + 1.0)
+    big = 1.0 - _quotient(2.0, exp_near(minq(20.0, a + a)) + 1.0)
     return copysign(select(a < 0.625, fma(p * s, a, a), big), x)
 
 
@@ -35,7 +35,7 @@ def tanh_lp(x):
     return (x * p) * reciprocal_half(q)
 
 
-def times_sigmoid(numerator, negative, zero, x, low=0.0):
+def times_sigmoid(numerator, negative, zero, x, low=None):
     """``numerator * sigmoid(±(x + low))`` for ``-150 <= x <= 0``, the sign as `negative` says; 0 where also `zero`.
 
     Two roundings that matter, of the quotient and of the product with the exponential: below 2 ulp.
@@ -44,13 +44,22 @@ def times_sigmoid(numerator, negative, zero, x, low=0.0):
     # What underflows to 0 stays out of the scaling, see `_flushing_exp`. Times 0 and not 0: NaN stays NaN.
     z = scale_exp2(select(zero, 0.0, high + rest), n, t)
     w = 1.0 + z
-    # What rounding added to the sum, over w (1 / w to 4 % for 1 <= w <= 2). Its zeros keep the sign of the quotient's.
-    excess = ((w - 1.0) - z) * fma(w, -0.4857, 1.4571)
-    quotient = numerator / w
-    scaled = fma_exact(quotient, high, quotient * fma(high, excess, rest))
+    if scales_natively(w):
+        # As in `_quotient`, in two parts for the product.
+        v = reciprocal_lp(w)
+        quotient = numerator * v
+        missing = fma(-quotient, w, numerator) * v
+        positive = quotient + missing
+        scaled = fma(quotient, high, fma(missing, high, positive * rest))
+    else:
+        # What rounding added to the sum, over w (1 / w to 4 % for 1 <= w <= 2).
+        excess = ((w - 1.0) - z) * fma(w, -0.4857, 1.4571)
+        quotient = numerator / w
+        positive = fma(quotient, excess, quotient)
+        scaled = fma_exact(quotient, high, quotient * fma(high, excess, rest))
     small = scale_exp2(select(zero, quotient * 0.0, scaled), n, t)
-    small = copysign(small, quotient)  # a zero in it may have been -0 + 0
-    return select(negative, small, select(zero, quotient, fma(quotient, excess, quotient)))
+    # The sign is that of the quotient, of a sum of zeros too.
+    return copysign(select(negative, small, select(zero, numerator, positive)), quotient)
 
 
 @composite
@@ -149,7 +158,6 @@ def _quotient(x, y):
         return x / y
     # On wide vectors a division costs as much as thirty multiplications.
     v = reciprocal_lp(y)
-    v = fma(v, fma(-y, v, 1.0), v)
     quotient = x * v
     return fma(fma(-quotient, y, x), v, quotient)
 
