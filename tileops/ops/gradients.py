@@ -118,7 +118,7 @@ def transformable(
         def backward(ctx: Any, *grads: Any) -> Any:
             return backward(_Unwrapped(ctx), *grads)
 
-    Transformable.setup_context = staticmethod(setup_context)  # type: ignore[assignment]
+    Transformable.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
     return Transformable
 
 

@@ -22,14 +22,14 @@ import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import DTYPES, Config, Kernel, TensorSpec, contiguous_strides
+from tileops.kernels.base import DTYPES, Config, Kernel, KernelInterface, TensorSpec, contiguous_strides
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 #: Tensor operands that a kernel takes.
@@ -182,7 +182,6 @@ class ElementwiseCpuKernel(Kernel):
         numbered: the scalar function gets the element's place in the contiguous output first, int64.
     """
 
-    tensors: ClassVar[tuple[str, ...]]  # of the interface
     devices = frozenset({"cpu"})
     numbered: ClassVar[bool] = False
     tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8), "streaming": (False, True)})
@@ -282,7 +281,7 @@ class ElementwiseCpuKernel(Kernel):
         entry = self.entries["main"].launch
         if plan.form == "tiles":
             return _bind_tiles(entry, limit, plan.units, geometry, constants, sources)
-        inputs = len(self.tensors) - 1
+        inputs = len(cast(KernelInterface, self).tensors) - 1
         arity = inputs if sources == [(place, 0) for place in range(inputs)] else 0
         return _bind_rows(entry, limit, plan.units, geometry, constants, sources, arity)
 
