@@ -158,6 +158,8 @@ def example(call: Call, device: torch.device, target: str | None = None) -> Exam
     cls = op_class(call.op)
     made = inputs.materialize(call, device)
     params = torch_parameters(call.values)
+    if not call.inputs and "device" in params:
+        params["device"] = device  # nothing else says where the results are
     op = cls(**params, **{name: made[name] for name in call.held}, target=target)
     given: dict[str, Any] = {name: made.get(name) for name in cls._input_names}
     adapt = workload(call.op).gen_inputs
