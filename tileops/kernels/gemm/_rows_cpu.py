@@ -13,6 +13,10 @@ from tileops.jit import lang
 from tileops.jit.lang import pairs
 from tileops.kernels.gemm import _forms
 
+#: Rows of B up to which whole rows are fetched ahead, and how far longer ones are.
+FAR_ROW_BYTES = 16 << 10
+NEAR_BYTES = 1024
+
 
 def dot(
     dtype: str, a_dtype: str, native_pairs: bool, MT: int, NT: int, unroll: int, prefetch: int
@@ -27,7 +31,8 @@ def dot(
         NT: rows of B at a time.
         unroll: vectors of k side by side.
         prefetch: rows of the next unit that are fetched while rows of A pass: all of them if there is one
-            pass over this unit, fewer if several passes share the work.
+            pass over this unit (and then long rows are fetched a little ahead of their use instead), fewer if several
+            passes share the work.
     """
     size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
 
@@ -78,11 +83,15 @@ def dot(
             value = t.reduce_transpose(total[i * NT : (i + 1) * NT])
             t.when(rows > i, lambda i=i, value=value: t.store(dtype, d + ldd * i, value, mask))
 
+    one_pass = prefetch == NT
+
     def body(begin, end, tid, A, lda, B, ldb, D, ldd, M, N, K):
         for u in range(begin, end):
             n = u * NT
             for m in range(0, M, MT):
                 ahead = B + (n + NT + m // MT % NT) * ldb
+                if one_pass and ldb > FAR_ROW_BYTES:
+                    ahead = B + n * ldb + NEAR_BYTES
                 multiply(A + m * lda, lda, M - m, B + n * ldb, ldb, N - n, K, D + m * ldd + n * size, ldd, ahead)
 
     return body
