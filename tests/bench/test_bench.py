@@ -219,3 +219,10 @@ def test_a_run_writes_its_results_as_json_and_names_failures(tmp_path: Path, mon
     session = bench.run(["RMSNormFwdOp"], case=SMALL, budget=0.01)
     assert not session.results
     assert "RMSNormFwdOp smollm2-decode-float32" in session.failures
+
+
+def test_cases_are_chosen_by_the_size_of_their_outputs() -> None:
+    small = bench.selected(["AddFwdOp", "SinusoidalFwdOp"], max_output=4096)
+    assert {case.op for case in small} == {"AddFwdOp", "SinusoidalFwdOp"}
+    assert all(output.nbytes <= 4096 for case in small for output in case.call.outputs.values())
+    assert len(small) < len(bench.selected(["AddFwdOp", "SinusoidalFwdOp"]))

@@ -46,8 +46,8 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """Name of the first input's dtype."""
-        return next(iter(self.call.inputs.values())).dtype
+        """Name of the first input's dtype; the first output's where there is none."""
+        return next(iter((*self.call.inputs.values(), *self.call.outputs.values()))).dtype
 
     @property
     def params(self) -> dict[str, Any]:

@@ -41,13 +41,19 @@ class Session:
     skipped: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def selected(ops: Sequence[str] | None = None, case: str | None = None, dtype: str | None = None) -> list[Case]:
+def selected(
+    ops: Sequence[str] | None = None,
+    case: str | None = None,
+    dtype: str | None = None,
+    max_output: int | None = None,
+) -> list[Case]:
     """The cases of implemented operators that match.
 
     Args:
         ops: names of operators, by default all.
         case: case id, or the label that several dtypes share.
         dtype: dtype of the first input.
+        max_output: most bytes of the outputs together.
     """
     names = ops if ops is not None else [entry.name for entry in manifest.load_all().values()]
     return [
@@ -56,6 +62,7 @@ def selected(ops: Sequence[str] | None = None, case: str | None = None, dtype: s
         if manifest.load_entry(name).status == "implemented"
         for item in cases(name)
         if case in (None, item.id, item.call.label) and dtype in (None, item.dtype)
+        if max_output is None or sum(output.nbytes for output in item.call.outputs.values()) <= max_output
     ]
 
 
@@ -64,6 +71,7 @@ def run(
     *,
     case: str | None = None,
     dtype: str | None = None,
+    max_output: int | None = None,
     against: Sequence[str] = (baselines.TORCH,),
     budget: float | None = None,
     json_path: str | Path | None = None,
@@ -74,7 +82,7 @@ def run(
     """Measures operators against baselines.
 
     Args:
-        ops, case, dtype: which cases, see `selected`.
+        ops, case, dtype, max_output: which cases, see `selected`.
         against: names of baselines: ``torch``, ``torch-compile`` and whatever an operator's workload
             registers.
         budget: most seconds that timing one case takes, by default 20; a run of many cases takes less for
@@ -84,7 +92,7 @@ def run(
         device: where, by default the CPU.
         show: receives every line for people: one per case, then the summary.
     """
-    chosen = selected(ops, case, dtype)
+    chosen = selected(ops, case, dtype, max_output)
     where = str(device or "cpu")
     session = Session()
     start = time.monotonic()

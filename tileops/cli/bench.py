@@ -15,6 +15,9 @@ def command(
     family: Annotated[str | None, typer.Option("--family", help="Only this family.")] = None,
     case: Annotated[str | None, typer.Option("--case", help="Only this case id.")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype.")] = None,
+    max_output: Annotated[
+        str | None, typer.Option("--max-output", help="Only cases with outputs up to this size, for example 24MiB.")
+    ] = None,
     against: Annotated[
         str, typer.Option("--against", help="Baselines: torch, torch-compile, ... (comma-separated).")
     ] = "torch",
@@ -30,7 +33,8 @@ def command(
     if family is not None:
         names += [entry.name for entry in catalogue.entries(family) if entry.name not in names]
     baselines = tuple(name.strip() for name in against.split(",") if name.strip())
-    chosen = bench.selected(names or None, case, dtype)
+    largest = None if max_output is None else _size(max_output)
+    chosen = bench.selected(names or None, case, dtype, largest)
     if not chosen and names and not any(catalogue.find_entry(name).implemented for name in names):
         raise usage_error(f"{', '.join(names)}: spec-only, without a kernel to measure")
     if not chosen:
@@ -43,6 +47,7 @@ def command(
         names or None,
         case=case,
         dtype=dtype,
+        max_output=largest,
         against=baselines,
         budget=budget,
         json_path=json_path,
@@ -52,3 +57,12 @@ def command(
     )
     if session.failures:
         raise typer.Exit(1)
+
+
+def _size(text: str) -> int:
+    from tileops import settings
+
+    try:
+        return settings.parse_size(text)
+    except ValueError as error:
+        raise usage_error(f"--max-output: {error}") from None
