@@ -57,6 +57,19 @@ def test_every_operator_dtype_and_layout(example: Example) -> None:
     assert len(programs) <= 8
 
 
+def unary_halves() -> list[Example]:
+    """The operators of one tensor, in the dtypes of which every value can be tried."""
+    found = [example for example in examples(every_dtype=True) if example.dtype in ("bfloat16", "float16")]
+    return [example for example in found if list(inputs_of(example, ((1,),))) == ["input"]]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("example", unary_halves(), ids=str)
+def test_every_value_of_16_bits(example: Example) -> None:
+    values = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(getattr(torch, example.dtype))
+    run(example, {"input": values}, "sm_90a")
+
+
 def layouts(tensors: int) -> list[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]]:
     """Shapes of so many operands, and how many elements past an aligned address they and the output lie."""
     flat = [((size,),) for size in (1, 7, 640, 2083)]
