@@ -377,6 +377,15 @@ def test_gradients_of_calls_that_write() -> None:
         y.sum().backward()
 
 
+def test_gradients_of_calls_that_write_inside_transforms() -> None:
+    x = torch.randn(2, 3)
+    for op, rest in ((Norm(training=True), (torch.zeros(3),)), (Norm(), ())):
+        with pytest.raises(BackwardError, match="no gradient formula"):
+            torch.func.grad(lambda x, op=op, rest=rest: op(x, *rest)[0].sum())(x)
+    with pytest.raises(BackwardError, match="writing a tensor that requires a gradient"):
+        torch.func.grad(lambda x: Relu(inplace=True)(x.clone()).sum())(x)
+
+
 def test_meta_tensors_are_returned_as_passed() -> None:
     out = torch.empty(2, 3, device="meta")
     y, saved = Norm(training=True)(torch.empty(2, 3, device="meta"), torch.empty(3, device="meta"), out=out)

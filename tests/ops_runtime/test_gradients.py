@@ -67,7 +67,7 @@ def _product(a: torch.Tensor, b: torch.Tensor, trans_a: bool, trans_b: bool) -> 
     return (a.t() if trans_a else a) @ (b.t() if trans_b else b)
 
 
-@pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((False, True), repeat=2)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gemm(trans_a: bool, trans_b: bool, dtype: torch.dtype) -> None:
     op = GemmFwdOp(trans_a, trans_b)

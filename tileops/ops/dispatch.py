@@ -260,13 +260,18 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
 class _Unformulated(torch.autograd.Function):
     """New results of an operator that also writes its inputs, as functions of those inputs."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, op: str, count: int, *tensors: torch.Tensor) -> Any:
-        ctx.op = op
-        nothing: list[Any] = [None] * (2 + count)
-        ctx.inputs = nothing + [(tensor.shape, tensor.dtype) for tensor in tensors[count:]]
+    def forward(op: str, count: int, *tensors: torch.Tensor) -> Any:
         results = tuple(tensor.view_as(tensor) for tensor in tensors[:count])
         return results[0] if count == 1 else results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.op, count, *tensors = inputs
+        nothing: list[Any] = [None] * (2 + count)
+        ctx.inputs = nothing + [(tensor.shape, tensor.dtype) for tensor in tensors[count:]]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
