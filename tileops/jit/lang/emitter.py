@@ -234,6 +234,19 @@ class Emitter:
             return self.call(name, x.type, (x, ir.Constant(x.type, None), ir.Constant(I16, -1)))
         return None
 
+    def split_exponent(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """``(m, e)`` with ``x = m * 2**e`` and ``0.75 <= m < 1.5``, on 16 lanes (AVX-512).
+
+        The exponent of 0 is -inf, that of infinities inf, that of NaN NaN; m is NaN for negative numbers.
+        """
+        rest = (ir.Constant(x.type, ir.Undefined), I16(-1), I32(4))
+        from_three_quarters, negative_is_nan = 3, 2 << 2
+        name = "llvm.x86.avx512.mask.getmant.ps.512"
+        m = self.call(name, x.type, (x, I32(from_three_quarters | negative_is_nan), *rest))
+        name = "llvm.x86.avx512.mask.getexp.ps.512"
+        exponents = (self.call(name, x.type, (value, *rest)) for value in (x, m))
+        return m, self.builder.fsub(*exponents)
+
     def scale_exp2(self, x: ir.Value, n: ir.Value, n_bits: ir.Value) -> ir.Value:
         """``x * 2**n`` rounded once, as `ldexp`.
 

@@ -8,7 +8,7 @@ from tileops.jit.lang.values import Lockstep, Value
 from tileops.jit.lang.words import composite, word
 
 _LOG2E = 1.44269504
-_LN2_HIGH, _LN2_LOW = 0.693145752, 1.42860677e-6  # the high part has 12 trailing zero bits: n * high is exact
+LN2_HIGH, LN2_LOW = 0.693145752, 1.42860677e-6  # the high part has 12 trailing zero bits: n * high is exact
 # Adding and subtracting 1.5 * 2**23 rounds to the nearest integer (ties to even), which then stands in the
 # low bits of the sum; unlike a conversion to int it is defined for NaN.
 ROUND = 12582912.0
@@ -27,7 +27,7 @@ def reduce_exp(x):
     """``(t, n, r)`` with ``x = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
     t = fma(x, _LOG2E, ROUND)
     n = t - ROUND
-    return t, n, fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
+    return t, n, fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
 
 
 def expm1_reduced(r):
@@ -54,8 +54,8 @@ def split_exp(x, low=None):
     else:
         t = fma(x, _LOG2E, ROUND)
         n = t - ROUND
-        h = fma(n, -_LN2_HIGH, x)  # exact
-        correction = fma(n, -_LN2_LOW, low)
+        h = fma(n, -LN2_HIGH, x)  # exact
+        correction = fma(n, -LN2_LOW, low)
         r = h + correction
         lost = (h - r) + correction
         high = 1.0 + r

@@ -15,24 +15,14 @@ from tileops.jit.lang.words import composite, word
 _INF, _NAN = math.inf, math.nan
 _MAX = 3.4028234663852886e38
 
-#: ``log2(1 + f) / f`` for ``sqrt(1/2) <= 1 + f <= sqrt(2)``, relative error 1.1e-10
+#: ``log2(1 + f) / f`` for ``-0.25 <= f <= 0.5``, relative error 1.1e-10
 _LOG2 = (
-    *(-0.086344784704281474, 0.15485671716406521, -0.15698242913574681, 0.15900168089674979),
-    *(-0.17904695077569249, 0.20609624139270624, -0.24050417357674447, 0.28854064406517627),
-    *(-0.36067280056635859, 0.4808983207232162, -0.72134752521307577, 1.4426950409393582),
+    *(-0.044953488280599259, 0.11550222618402514, -0.15286998942070448, 0.16465719861638878),
+    *(-0.18031468727264241, 0.20582039658922674, -0.24042821484695684, 0.28854602324293227),
+    *(-0.36067435940972103, 0.48089828223022202, -0.72134751685582321, 1.4426950409945385),
 )
-
-
 #: ``2**x`` for ``|x| <= 1/2``, relative error 2.6e-6
 _EXP2_LP = (0.009570927359, 0.05591768771, 0.2402471453, 0.6931218505, 0.9999992847)
-
-
-def _log2_parts(x):
-    """``(f, e)`` with ``log2 |x| = e + log2(1 + f)``; e is infinite for 0 and infinities, NaN for NaN."""
-    size = abs_(x)
-    f, e = reduce_log(size)
-    e = select(size < _INF, e, size)
-    return f, select(x == 0.0, -_INF, e)
 
 
 def _exp2_special(x, y, r, n, t, coefficients=EXP2):
@@ -50,7 +40,7 @@ def _exp2_special(x, y, r, n, t, coefficients=EXP2):
 @composite
 def power(x, y):
     """``x**y``, with the special values of C (torch.pow)."""
-    f, e = _log2_parts(x)
+    f, e = reduce_log(abs_(x))
     f = to_double(f)
     logarithm = fma_double(polynomial_double(f, *_LOG2), f, to_double(e))
     # Finite, so that (-1)**inf is 1; powers of anything else are 0 or infinite there, too.
@@ -63,11 +53,11 @@ def power(x, y):
 @composite
 def power_lp(x, y):
     """`power` to a relative error of 3e-5."""
-    f, e = _log2_parts(x)
+    f, e = reduce_log(abs_(x))
     p = polynomial(
         f,
-        *(0.1257832497, -0.2067690045, 0.2154942304, -0.2390178591, 0.2879524231),
-        *(-0.3607004583, 0.4809089899, -0.7213473916, 1.442695022),
+        *(0.07867672294, -0.1747348756, 0.2162822783, -0.2426142693, 0.2881827056),
+        *(-0.3605828881, 0.480902791, -0.7213483453, 1.442695022),
     )
     logarithm = fma(p, f, e)
     y_finite = minq(_MAX, maxq(-_MAX, y))
