@@ -2,7 +2,8 @@
 
 A registration gives the construction parameters and the tensors of one small call. The tests take every
 registered op through a compile whose first call is also the op's first call, eager never having run, and
-compare with the op's reference.
+compare with the op's reference. The pointwise operators, which are made from their entries, are registered by
+being there: `pointwise_calls` has one of each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from tileops.manifest.workload import Call
+from tileops.ops.elementwise.family import PointwiseOp
+from tileops.testing import calls
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,15 @@ COLD_COMPILES = (
     ),
     ColdCompile("GQADenseFwdOp", _tensors(_randn(1, 6, 4, 32), _randn(1, 9, 2, 32), _randn(1, 9, 2, 32)), dynamic=None),
     ColdCompile("SiluAndMulFwdOp", _tensors(_randn(6, 64))),
+    ColdCompile("GeluAndMulFwdOp", _tensors(_randn(6, 64)), dynamic=None),
+    ColdCompile("GeluTanhAndMulFwdOp", _tensors(_randn(6, 64)), dynamic=None),
     ColdCompile("SiluAndMulBwdOp", _tensors(_randn(6, 32), _randn(6, 64)), dynamic=None),
     ColdCompile("AddFwdOp", _tensors(_randn(6, 64), _randn(1, 64)), {"alpha": 2}),
+    ColdCompile("LeakyReluFwdOp", _tensors(_randn(6, 64)), {"negative_slope": 0.5}),
+    ColdCompile("LerpTensorFwdOp", _tensors(_randn(6, 64), _randn(1, 64), _randn(6, 1)), dynamic=None),
 )
+
+
+def pointwise_calls() -> list[Call]:
+    """A small call of each pointwise operator."""
+    return [calls.one_of_each(name)[0] for name in calls.operators() if issubclass(calls.op_class(name), PointwiseOp)]

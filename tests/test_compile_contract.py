@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tests.compile_contract import COLD_COMPILES, ColdCompile
+from tests.compile_contract import COLD_COMPILES, ColdCompile, pointwise_calls
 from tileops import manifest
 from tileops.ops.base import Op
+from tileops.testing import calls
 from tileops.workloads import workload
 from tileops.workloads.device import run_device
 
@@ -35,8 +36,10 @@ def first(result: torch.Tensor | tuple) -> torch.Tensor:
 
 
 def test_every_op_with_a_boundary_is_registered() -> None:
-    expected = [name for name, entry in manifest.load_all().items() if entry.implemented and entry.has_boundary]
-    assert sorted(case.op for case in COLD_COMPILES) == sorted(expected)
+    expected = {name for name, entry in manifest.load_all().items() if entry.implemented and entry.has_boundary}
+    registered = [case.op for case in COLD_COMPILES]
+    assert {*registered, *(call.op for call in pointwise_calls())} == expected
+    assert len(set(registered)) == len(registered)
 
 
 @pytest.mark.parametrize("case", COLD_COMPILES, ids=lambda case: case.op)
@@ -47,6 +50,22 @@ def test_cold_fullgraph_compile(case: ColdCompile) -> None:
     tensors = case.tensors(run_device())
     compiled = torch.compile(lambda *args: first(op(*args)) * 2, fullgraph=True)
     torch.testing.assert_close(compiled(*tensors), reference(op, tensors) * 2, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_cold_fullgraph_compile_of_pointwise_operators(part: int) -> None:
+    """A third of them in one graph; a call of each is its first."""
+    torch._dynamo.reset()
+    items = [calls.example(call, run_device()) for call in pointwise_calls()[part::3]]
+    ops = [item.op for item in items]
+
+    def every(tensors: list[tuple]) -> list[torch.Tensor]:
+        return [op(*given) * 2 for op, given in zip(ops, tensors, strict=True)]
+
+    results = torch.compile(every, fullgraph=True)([item.tensors for item in items])
+    for item, result in zip(items, results, strict=True):
+        wanted = (item.expected()[0] * 2).to(result.dtype)
+        torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5, equal_nan=True, msg=item.call.op)
 
 
 @pytest.mark.parametrize("case", [case for case in COLD_COMPILES if case.dynamic is not None], ids=lambda case: case.op)
