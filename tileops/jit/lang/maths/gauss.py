@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, select
 from tileops.jit.lang.maths.exponential import exp_fast, polynomial, reciprocal_half, scale_exp2, split_exp, tail_exp_lp
-from tileops.jit.lang.maths.sigmoid import times_sigmoid
+from tileops.jit.lang.maths.sigmoid import quotient_near, times_sigmoid
 from tileops.jit.lang.words import composite
 
 
@@ -45,7 +45,7 @@ def gelu(x):
     high, rest, n, t = split_exp(-0.5 * square, -0.5 * error)
     # The reciprocal with its rounding error: g changes by more than |x| does.
     b = a + 2.0
-    v = 1.0 / b
+    v = quotient_near(1.0, b)
     residue = fma_exact(-v, b, 1.0) - v * (a - (b - 2.0))
     u = fma(v * 7.25, residue, fma_exact(v, 7.25, -1.4375))
     q = polynomial(

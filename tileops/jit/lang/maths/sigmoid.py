@@ -21,7 +21,7 @@ def tanh(x):
     a = abs_(x)
     s = x * x
     p = polynomial(s, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-    big = 1.0 - _quotient(2.0, exp_near(minq(20.0, a + a)) + 1.0)
+    big = 1.0 - quotient_near(2.0, exp_near(minq(20.0, a + a)) + 1.0)
     return copysign(select(a < 0.625, fma(p * s, a, a), big), x)
 
 
@@ -45,7 +45,7 @@ def times_sigmoid(numerator, negative, zero, x, low=None):
     z = scale_exp2(select(zero, 0.0, high + rest), n, t)
     w = 1.0 + z
     if scales_natively(w):
-        # As in `_quotient`, in two parts for the product.
+        # As in `quotient_near`, in two parts for the product.
         v = reciprocal_lp(w)
         quotient = numerator * v
         missing = fma(-quotient, w, numerator) * v
@@ -138,7 +138,7 @@ def mish(x):
     # Positive x: x - x * 2 z**2 / (1 + 2 z + 2 z**2).
     divisor = fma_exact(z, fma(z, 2.0, 2.0), 1.0)
     square = (z + z) * z
-    loss = _quotient(square, divisor)
+    loss = quotient_near(square, divisor)
     return copysign(select(x < 0.0, small, select(zero, x, fma_exact(-loss, x, x))), x)
 
 
@@ -152,7 +152,7 @@ def mish_lp(x):
     return x * (upper * reciprocal_half(lower)) * select(negative, z * factor, 1.0)
 
 
-def _quotient(x, y):
+def quotient_near(x, y):
     """``x / y`` within 1 ulp, for normal `y` with a normal reciprocal."""
     if not scales_natively(y):
         return x / y
@@ -166,7 +166,7 @@ def _quotient(x, y):
 def hardsigmoid(x):
     """``min(max(x + 3, 0), 6) / 6``."""
     y = minq(6.0, maxq(0.0, x + 3.0))
-    # See `_quotient`.
+    # See `quotient_near`.
     return fma(y, 0.16666667163, y * -4.967053731e-9) if scales_natively(y) else y / 6.0
 
 
