@@ -28,6 +28,7 @@ class CallKind:
         device: the call device.
         facts: its facts, None for meta tensors.
         dtype: dtype of the first tensor, None without any.
+        on_cpu: the call device is the CPU.
     """
 
     __slots__ = ("check", "device", "dtype", "effects", "facts", "on_cpu")

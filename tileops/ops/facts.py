@@ -53,11 +53,13 @@ def _described(dtype: torch.dtype) -> tuple[str, int]:
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """The facts of one tensor. Strides of axes of size one are normalised, so equal layouts compare equal."""
-    name, itemsize = _described(tensor.dtype)
+    name, itemsize = _DTYPES.get(tensor.dtype) or _described(tensor.dtype)
     shape = tuple(tensor.shape)
     strides = contiguous_strides(shape) if tensor.is_contiguous() else tensor.stride()
     if tensor.is_cpu:
-        return _spec("cpu", name, shape, strides, itemsize)
+        spec = object.__new__(TensorSpec)  # as in `_spec`
+        spec.__dict__.update(device="cpu", dtype=name, shape=shape, strides=strides, alignment=itemsize)
+        return spec
     device = tensor.device
     alignment = address_class(tensor) if device.type == "cuda" else itemsize
     return _spec(str(device), name, shape, strides, alignment)

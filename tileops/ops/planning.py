@@ -11,6 +11,7 @@ import torch
 
 from tileops import backend
 from tileops.backend import registry
+from tileops.kernels.base import TensorSpec, contiguous_strides
 from tileops.ops import call_kinds, calling, contents, effects, recording, targets
 from tileops.ops.call_kinds import CallKind, kind_key
 from tileops.ops.effects import FRESH, Effects
@@ -141,15 +142,29 @@ class Planning:
         if self._held_slots:
             for slot, tensor in zip(self._held_slots, self._held_on(device, checked), strict=True):
                 facts[slot.name] = None if tensor is None else spec_of(tensor)
+        first = next(iter(facts.values()), None)
         for number, (name, output) in enumerate(zip(self.entry.signature.outputs, checked.outputs, strict=True)):
             if output is None:
                 facts[name] = None
             elif found is None or found.results[number] == FRESH:
-                facts[name] = allocated_spec(output.shape, output.dtype, device)
+                facts[name] = like(first, output, kind) or allocated_spec(output.shape, output.dtype, device)
             else:
                 facts[name] = spec_of(tensors[found.results[number]])
         layout = None if token is None else token.layout
         return CallFacts(kind.facts or device_facts(device), facts, checked.indices, layout)
+
+
+def like(spec: TensorSpec | None, output: Any, kind: CallKind) -> TensorSpec | None:
+    """The facts of the first input where they are those of a new output as well, which is very common."""
+    if (
+        kind.on_cpu
+        and spec is not None
+        and output.dtype is kind.dtype
+        and output.shape == spec.shape
+        and spec.strides == contiguous_strides(spec.shape)
+    ):
+        return spec
+    return None
 
 
 def current_device(device: torch.device) -> AbstractContextManager[Any]:

@@ -20,9 +20,8 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 
@@ -56,8 +55,7 @@ _SIZE_OF_SHORT = {short: size for size, short in DTYPES.values()}
 FLOATS = frozenset({"f32", "bf16", "f16"})
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """A tensor operand of the scalar function, seen through the output's shape.
 
     Attributes:
@@ -84,8 +82,7 @@ class Operand:
         return _SIZE_OF_SHORT[self.dtype]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """How a call is cut into units of work.
 
     Attributes:
