@@ -48,9 +48,11 @@ class _Turn:
 
         self._sweep(t, 0, half, pairs)
 
-    def interleaved(self, t: Any, x: Any, x_step: Any, out: Any, out_step: Any, turns: Any, rotary_dim: Any) -> None:
+    def interleaved(
+        self, t: Any, x: Any, x_step: Any, out: Any, out_step: Any, turns: Any, rotary_dim: Any, ahead: Any
+    ) -> None:
         """Pairs (2i, 2i + 1): each element times its cosine, plus its partner times the sine, which is negative for
-        the first of a pair.
+        the first of a pair. `ahead` is how many bytes later what will soon be read lies.
         """
         size, out_size = lang.itemsize(self.source), lang.itemsize(self.output)
         half = rotary_dim // 2
@@ -70,6 +72,8 @@ class _Turn:
             sin = of_pairs(turns + half * 4, i // 2, mask is not None) * signs
             stored: list[tuple[Any, Any]] = []
             for head in range(self.heads):
+                if self.heads > 1:  # so many rows side by side are more than the hardware foresees
+                    t.prefetch(x + x_step * head + i * size + ahead)
                 value = t.load(self.source, x + x_step * head + i * size, mask)
                 turned = lang.fma(value, cos, t.shuffle(value, value, swapped) * sin)
                 stored.append((out + out_step * head + i * out_size, turned))
@@ -110,21 +114,23 @@ def _rotation(dtype: str, layout: str, *, gathered: bool, partial: bool) -> Any:
     several = _Turn(source, dtype, _HEADS)
     past_caches = _Turn(source, dtype, streaming=True)
 
-    @lang.tile("x:i64, x_step:i64, out:i64, out_step:i64, turns:i64, rotary_dim:i64, dim:i64, heads:i64, streaming:i64")
+    @lang.tile(
+        "x:i64, x_step:i64, out:i64, out_step:i64, turns:i64, rotary_dim:i64, dim:i64, heads:i64, streaming:i64, "
+        "ahead:i64"
+    )
     def rotate(
         t: Any, x: Any, x_step: Any, out: Any, out_step: Any, turns: Any, rotary_dim: Any, dim: Any, heads: Any,
-        streaming: Any,
+        streaming: Any, ahead: Any,
     ) -> None:  # fmt: skip
         def each(start: Any, stop: Any, turn: _Turn) -> None:
-            rotation = turn.neox if layout == "neox" else turn.interleaved
-            t.loop(
-                start,
-                stop,
-                turn.heads,
-                body=lambda head, _: rotation(
-                    t, x + head * x_step, x_step, out + head * out_step, out_step, turns, rotary_dim
-                ),
-            )
+            def heads_from(head: Any, _: Any) -> None:
+                places = x + head * x_step, x_step, out + head * out_step, out_step
+                if layout == "neox":
+                    turn.neox(t, *places, turns, rotary_dim)
+                else:
+                    turn.interleaved(t, *places, turns, rotary_dim, ahead)
+
+            t.loop(start, stop, turn.heads, body=heads_from)
 
         def in_caches() -> None:
             run = rotary_dim // 2 if layout == "neox" else rotary_dim
@@ -208,11 +214,11 @@ def tokens(*, dtype: str, layout: str, positions: str, gathered: bool) -> Callab
             if gathered:
                 for _ in range(heads):
                     gather(vector, dim, step, own)
-                    rotate(own, 0, target, row, angles, rotary_dim, dim, 1, 0)
+                    rotate(own, 0, target, row, angles, rotary_dim, dim, 1, 0, 0)
                     vector += head_step
                     target += row
             else:
-                rotate(vector, head_step, target, row, angles, rotary_dim, dim, heads, streaming)
+                rotate(vector, head_step, target, row, angles, rotary_dim, dim, heads, streaming, seq_step)
             place += 1
             if place == seq_len:
                 place = 0

@@ -31,7 +31,7 @@ _NS_PER_KIB = 16.0
 #: written in halves cost more than they save.
 STREAMED = frozenset({"f32"})
 #: Bytes of an output from which on that is faster.
-_STREAMING_BYTES = 16 << 20
+_STREAMING_BYTES = 20 << 20
 #: Elements of a vector, of which rows and their halves are then made.
 _STREAMED_ELEMENTS = 16
 _FACTORY = "tileops.kernels.rope._rope_cpu:tokens"
