@@ -2,7 +2,7 @@
 
 """Elementwise operators."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -205,14 +205,12 @@ class AlibiFwdOp(Op):
     ) -> None: ...
     def __call__(  # type: ignore[override]
         self,
-        tensors: torch.Tensor | None,
-    ) -> Any:
-        """Runs the op; each class has its own signature, generated from its manifest entry."""
+    ) -> torch.Tensor:
+        """Runs the op, which takes no tensor."""
     def forward(  # type: ignore[override]
         self,
-        tensors: torch.Tensor | None,
-    ) -> Any:
-        """Runs the op; each class has its own signature, generated from its manifest entry."""
+    ) -> torch.Tensor:
+        """Runs the op, which takes no tensor."""
 
 class BitwiseAndFwdOp(Op):
     """``torch.bitwise_and`` at every element; floats are computed in float32 and rounded once.
@@ -2981,14 +2979,12 @@ class SinusoidalFwdOp(Op):
     ) -> None: ...
     def __call__(  # type: ignore[override]
         self,
-        tensors: torch.Tensor | None,
-    ) -> Any:
-        """Runs the op; each class has its own signature, generated from its manifest entry."""
+    ) -> torch.Tensor:
+        """Runs the op, which takes no tensor."""
     def forward(  # type: ignore[override]
         self,
-        tensors: torch.Tensor | None,
-    ) -> Any:
-        """Runs the op; each class has its own signature, generated from its manifest entry."""
+    ) -> torch.Tensor:
+        """Runs the op, which takes no tensor."""
 
 class SoftplusFwdOp(Op):
     """``torch.nn.functional.softplus`` at every element; floats are computed in float32 and rounded once.

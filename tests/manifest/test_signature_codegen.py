@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.rows import constructed
 from tests.manifest.calls import check, empty
 from tests.manifest.helpers import BASE, entry, simple
 from tileops.errors import CheckError
@@ -377,11 +378,7 @@ def test_rows_check_on_meta_tensors() -> None:
     for toy in (item for item in load_all().values() if item.implemented):
         signature = signature_for(toy)
         for call in cases(toy):
-            params = {
-                name: getattr(torch, value) if name == "out_dtype" and value else value
-                for name, value in call.params.items()
-            }
-            construction = signature.construct(**params)
+            construction = constructed(signature, call)
             tensors = [
                 empty(*call.inputs[name].shape, dtype=getattr(torch, call.inputs[name].dtype))
                 if name in call.inputs

@@ -73,7 +73,7 @@ def disturbed(tensors: calls.Tensors, rng: random.Random) -> calls.Tensors:
             continue
         _, view = rng.choice([("as it is", tensor), *inputs.layouts(tensor)])
         result.append(view)
-    if rng.random() < 0.3:
+    if result and rng.random() < 0.3:
         place = rng.choice([place for place, tensor in enumerate(result) if tensor is not None])
         tensor = result[place]
         assert tensor is not None
@@ -98,6 +98,8 @@ def throw(name: str, rng: random.Random) -> str:
     tensors = disturbed(item.tensors, rng)
     shown = [None if tensor is None else (tensor.dtype, list(tensor.shape), tensor.stride()) for tensor in tensors]
     where = f"{item.op!r} on {shown}"
+    # What a call writes, the reference must not see.
+    before = tuple(None if tensor is None else tensor.clone() for tensor in tensors)
     try:
         result = item.op(*tensors)
     except TileOpsError:
@@ -105,7 +107,7 @@ def throw(name: str, rng: random.Random) -> str:
     except Exception as error:
         raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
     try:
-        expected = item.expected(tensors)
+        expected = item.expected(before)
     except NotImplementedError:
         return "no reference"
     calls.verify(result, expected, where)

@@ -308,3 +308,13 @@ def generate_composed(op: str, module: str, slots: Sequence[Slot], returns: str)
     function.__qualname__ = f"{op}.__call__"
     function.__doc__ = _doc(slots)
     return function
+
+
+def generate_without_tensors(op: str, module: str, returns: str) -> Callable[..., Any]:
+    """The function ``__call__`` of an op that takes no tensor."""
+    source = f"def __call__(self) -> {returns}:\n    return self._eager()\n"
+    function = execute(source, f"tileops {op}", {"torch": torch})["__call__"]
+    function.__module__ = module
+    function.__qualname__ = f"{op}.__call__"
+    function.__doc__ = "Runs the op, which takes no tensor."
+    return function

@@ -24,7 +24,7 @@ from tileops.manifest.workload import cases
 from tileops.ops import selection, tuning
 from tileops.ops.base import Op
 from tileops.ops.dtypes import dtype_of, torch_parameters
-from tileops.ops.facts import CallFacts, allocated_spec
+from tileops.ops.facts import CallFacts, allocated_spec, spec_of
 
 _SHORT = {short: name for name, (_, short) in DTYPES.items()}
 _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\](?:\((?P<strides>[\d,\s]*)\))?")
@@ -202,6 +202,9 @@ def explain(op: type[Op], written: WrittenCall, device: DeviceFacts) -> Explanat
     facts: dict[str, TensorSpec | None] = {
         slot.name: _moved(written.tensors.get(slot.name), slot.cpu, device, place) for slot in op._slots
     }
+    for slot in op._held_slots:
+        tensor = instance._held[slot.name]
+        facts[slot.name] = None if tensor is None else _moved(spec_of(tensor), slot.cpu, device, place)
     for name, output in zip(op.entry.signature.outputs, checked.outputs, strict=True):
         facts[name] = None if output is None else allocated_spec(output.shape, output.dtype, place)
     return _noted(found, "", _sites(instance, CallFacts(device, facts, checked.indices)))

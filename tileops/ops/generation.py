@@ -40,7 +40,9 @@ def generate(cls: type[Op], entry: Entry) -> None:
     operator = next(iter(cls._operators.values())) if cls._plain and cls._operators else None
     cls._operator = operator
     if not slots:
-        return  # `Op.__call__` serves it
+        cls.__call__ = calling.generate_without_tensors(cls.__name__, cls.__module__, returns_of(entry))  # type: ignore[method-assign]
+        cls.forward = cls.__call__  # type: ignore[method-assign]
+        return
     call, eager = calling.generate(cls.__name__, cls.__module__, slots, returns_of(entry), operator, cls._packed_input)
     for name, function in (("__call__", call), ("forward", call), ("_eager", eager)):
         setattr(cls, name, function)
