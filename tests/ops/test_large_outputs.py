@@ -7,7 +7,7 @@ import torch
 
 from tests.ops.helpers import at_threads
 from tileops.elementwise import AddFwdOp
-from tileops.ops import pages
+from tileops.kernels import pages
 
 pytestmark = pytest.mark.in_tree_kernels
 

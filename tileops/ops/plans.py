@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from tileops.kernels import pages
 from tileops.kernels.base import contiguous_strides
 from tileops.manifest.signature import OUT
-from tileops.ops import pages
 from tileops.ops._torch_guards import tensor_check
 from tileops.ops.facts import CallFacts
 

@@ -28,6 +28,7 @@ import torch
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
+from tileops.kernels import pages
 from tileops.kernels.base import DTYPES, Config, Kernel, KernelInterface, TensorSpec, contiguous_strides
 from tileops.kernels.layout import broadcast_strides, coalesce
 
@@ -220,7 +221,7 @@ class ElementwiseCpuKernel(Kernel):
     @classmethod
     def default_config(cls, call: Any) -> Config:
         output = call.output
-        return {"unroll": 4, "streaming": output.numel * output.itemsize >= STREAMING_BYTES}
+        return {"unroll": 4, "streaming": pages.streaming_pays(output.numel * output.itemsize, STREAMING_BYTES)}
 
     @classmethod
     def compile_class(cls, call: Any) -> Hashable:

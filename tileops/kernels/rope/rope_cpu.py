@@ -14,6 +14,7 @@ from tileops.autotune.space import TileSpace
 from tileops.errors import CheckError
 from tileops.jit import parallel
 from tileops.jit.program import Program
+from tileops.kernels import pages
 from tileops.kernels.base import Config, Kernel, TensorSpec
 from tileops.kernels.rope.call_spec import (
     LongRoPECall,
@@ -96,7 +97,7 @@ def _streams(config: Config, x: TensorSpec, rotary_dim: int) -> bool:
 
 
 def _is_large(output: TensorSpec) -> bool:
-    return output.numel * output.itemsize >= _STREAMING_BYTES
+    return pages.streaming_pays(output.numel * output.itemsize, _STREAMING_BYTES)
 
 
 def _limit(x: TensorSpec) -> int:

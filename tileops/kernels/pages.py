@@ -45,6 +45,14 @@ def allocate(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return output
 
 
+def streaming_pays(nbytes: int, least: int) -> bool:
+    """Whether to write an output of `nbytes` around the caches, where that pays from `least` bytes on.
+
+    Not where each page of it is new and small: the system has just written zeros to the page, through the caches.
+    """
+    return nbytes >= least and (nbytes < MAPPED_FROM or huge_pages_are_faster())
+
+
 def advise(address: int, nbytes: int) -> None:
     """Asks for huge pages in the whole pages of a range; a system without them ignores it."""
     start = -(-address // _PAGE) * _PAGE
