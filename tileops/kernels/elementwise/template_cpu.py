@@ -49,7 +49,7 @@ TILE_COLUMNS = 64
 TILE_BYTES = 8 * TILE_ROWS * TILE_COLUMNS
 #: Output bytes from which on stores go around the caches: what is written would push out what is still to be
 #: read, and reading the lines before they are overwritten costs a third of the traffic.
-STREAMING_BYTES = 12 << 20
+STREAMING_BYTES = 20 << 20
 
 _SIZE_OF_SHORT = {short: size for size, short in DTYPES.values()}
 #: Short names of the dtypes that are computed with in float32.
