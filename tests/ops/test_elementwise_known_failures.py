@@ -9,6 +9,7 @@ import torch
 
 from tests.ops.elementwise_cases import make
 from tileops import jit
+from tileops.elementwise import AddFwdOp, MaskedFillScalarFwdOp, ReluFwdOp
 from tileops.errors import CheckError
 
 pytestmark = pytest.mark.in_tree_kernels
@@ -105,3 +106,16 @@ def test_only_the_view_is_written() -> None:
     make("ReluFwdOp", inplace=True)(base[:8])
     assert torch.equal(base[:8], wanted)
     assert base[8:].tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_fills_of_booleans_are_truths() -> None:
+    mask = torch.tensor([True, False])
+    for value in (0.5, -0.5, 1e40, math.inf, math.nan, 2, 0):
+        result = MaskedFillScalarFwdOp(value)(torch.zeros(2, dtype=torch.bool), mask)
+        assert result.tolist() == [bool(value), False]
+
+
+def test_zero_tensors_without_memory_are_zeros() -> None:
+    zeros = torch._efficientzerotensor(4)
+    assert torch.equal(ReluFwdOp()(zeros), torch.zeros(4))
+    assert torch.equal(AddFwdOp()(zeros, torch.ones(4)), torch.ones(4))

@@ -132,7 +132,11 @@ def read_reference(path: str) -> Reference:
         signature = inspect.signature(stand_in)
     tensors, params = [], []
     for parameter in signature.parameters.values():
-        if parameter.name in _NOT_OURS or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if (
+            parameter.name in _NOT_OURS
+            or parameter.name[0] == "_"
+            or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ):
             continue
         is_number = isinstance(parameter.default, bool | int | float | str)
         if "Tensor" in str(parameter.annotation) or (parameter.name in _TENSORS and not is_number):
@@ -171,7 +175,7 @@ def _pointwise(name: str, ref_api: str, reference: Reference, root: Path) -> Pla
             f"Complete the entry in {spec}.yaml (dtypes, rules, cost) from the documentation of {ref_api}.",
             f"Write {snake(name)} in kernels/elementwise/functions/{module}.py over the words of tileops.jit.lang.",
             "Set its status to implemented, and run: python scripts/gen_stubs.py",
-            f"Check it: tileops validate; tileops show {name}; pytest tests/ops tests/contract -k {name}",
+            f"Check it: tileops validate; pytest tests/ops_runtime/test_every_op.py tests/contract -k {name}",
         ],
     )
 

@@ -27,6 +27,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "profiling": ("_C", "_autograd", "_profiler_enabled"),
     "autocast": ("_C", "_is_any_autocast_enabled"),
     "forward_ad": ("autograd", "forward_ad"),  # its _current_level
+    "is_zero": ("Tensor", "_is_zerotensor"),
     "TensorGuards": ("_C", "_dynamo", "guards", "TensorGuards"),
 }
 

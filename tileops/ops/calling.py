@@ -77,7 +77,7 @@ def parameter_list(slots: Sequence[Slot], annotate: bool = True) -> str:
 
 def _plain(slot: Slot) -> str:
     name = slot.name
-    test = f"(type({name}) is _Tensor or type({name}) is _Parameter) and not {name}.is_neg()"
+    test = f"(type({name}) is _Tensor or type({name}) is _Parameter) and not {name}.is_neg() and not is_zero({name})"
     if slot.is_complex:
         test += f" and not {name}.is_conj()"
     return f"({name} is None or {test})" if slot.optional else test
@@ -248,6 +248,10 @@ def source_of(
     )
 
 
+def _unknown(tensor: torch.Tensor) -> bool:
+    return False
+
+
 def _doc(slots: Sequence[Slot]) -> str:
     """Inputs as the manifest declares them."""
     lines = [f"    {slot.name}: {slot.type}{', optional' if slot.optional else ''}" for slot in slots]
@@ -282,6 +286,7 @@ def generate(
         "_grad_enabled": torch.is_grad_enabled,
         "_operator": operator,
         "_placement": placement,
+        "is_zero": _unknown,  # where the guards are off, they close this way anyhow
         **guards().names,
     }
     source = source_of(slots, returns, packed, operator is not None)

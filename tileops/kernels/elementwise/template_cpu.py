@@ -161,7 +161,11 @@ class Plan(NamedTuple):
 def scalar_words(values: Sequence[float | int | bool | None], dtypes: Sequence[str]) -> list[int]:
     """Scalar parameters as the kernel reads them, eight bytes each: float32 for the float dtypes, else int64."""
     return [
-        0 if value is None else _float32_bits(value) if dtype in FLOATS else int(value)
+        0
+        if value is None
+        else _float32_bits(value)
+        if dtype in FLOATS
+        else int(bool(value) if dtype == "b1" else value)
         for value, dtype in zip(values, dtypes, strict=True)
     ]
 

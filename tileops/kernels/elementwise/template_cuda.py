@@ -257,6 +257,6 @@ def _planned(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan:
 def _argument(value: float | int, dtype: str) -> Any:
     """A scalar parameter as the launch passes it: float32 (too large ones are infinite) or an integer."""
     if dtype not in FLOATS:
-        return int(value)
+        return int(bool(value) if dtype == "b1" else value)
     with np.errstate(over="ignore"):
         return np.float32(value)

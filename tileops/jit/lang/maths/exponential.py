@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tileops.jit.lang import context
-from tileops.jit.lang.arith import abs_, as_float, as_int, fma, maxq, minq, reciprocal_lp, select
+from tileops.jit.lang.arith import abs_, as_float, as_int, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.values import Lockstep, Value
 from tileops.jit.lang.words import composite, word
 
@@ -185,7 +185,7 @@ def _elu(x, times, times_low):
     start, part = scale - 1.0, scale * r
     high = start + part
     low = fma(scale, q, (start - high) + part)
-    return fma(high, times, fma(high, times_low, low * times) if times_low else low * times)
+    return fma_exact(high, times, fma(high, times_low, low * times) if times_low else low * times)
 
 
 @composite

@@ -10,11 +10,11 @@ from tileops.jit import lang
 def add(a: Any, b: Any, alpha: Any) -> Any:
     if lang.is_mask(a):
         return a | (b & alpha)
-    return lang.fma(alpha, b, a) if lang.is_float(a) else a + alpha * b
+    return lang.fma_exact(alpha, b, a) if lang.is_float(a) else a + alpha * b
 
 
 def sub(a: Any, b: Any, alpha: Any) -> Any:
-    return lang.fma(-alpha, b, a) if lang.is_float(a) else a - alpha * b
+    return lang.fma_exact(-alpha, b, a) if lang.is_float(a) else a - alpha * b
 
 
 def mul(a: Any, b: Any) -> Any:
