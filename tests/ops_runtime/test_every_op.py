@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tileops.ops.elementwise.family import PointwiseOp
+from tests.ops_runtime.representatives import repeats
 from tileops.testing import calls
 from tileops.testing.conftest import device, selected_target, target, thorough
 from tileops.testing.test_calls import *  # noqa: F403
@@ -12,19 +12,9 @@ from tileops.testing.test_calls import *  # noqa: F403
 __all__ = ["device", "target", "thorough"]
 pytestmark = pytest.mark.in_tree_kernels
 
-#: Of the pointwise operators, which differ in nothing but a scalar function: one with every combination of arity,
-#: numbers and choices, results of another dtype, optional operands and writing in place. They stand for the rest, whose
-#: kernels for every dtype and layout are left to the nightly tests.
-REPRESENTATIVES = {
-    *("AddFwdOp", "ClampTensorFwdOp", "EqFwdOp", "GeluFwdOp", "LeakyReluFwdOp", "MaskedFillScalarFwdOp"),
-    *("PreluFwdOp", "ReciprocalFwdOp", "RoundFwdOp", "WhereFwdOp"),
-}
-#: What needs kernels of its own, or exercises the operator's torch binding, which one function generates.
+#: What needs kernels of its own, or exercises the operator's torch binding, which one function generates: nightly for
+#: operators that others stand for.
 NIGHTLY = {"test_layouts", "test_export", "test_sizes_may_vary_under_a_compiler"}
-
-
-def _repeats(name: str) -> bool:
-    return name not in REPRESENTATIVES and issubclass(calls.op_class(name), PointwiseOp)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,10 +23,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = calls.operators(selected_target(metafunc.config))
     nightly = pytest.mark.nightly
     if "thorough" in metafunc.fixturenames:
-        cases = [pytest.param(name, not _repeats(name), id=name) for name in names]
-        cases += [pytest.param(name, True, id=f"{name}-thorough", marks=nightly) for name in names if _repeats(name)]
+        cases = [pytest.param(name, not repeats(name), id=name) for name in names]
+        cases += [pytest.param(name, True, id=f"{name}-thorough", marks=nightly) for name in names if repeats(name)]
         metafunc.parametrize(("name", "thorough"), cases)
     else:
         later = metafunc.function.__name__ in NIGHTLY
-        marks = [[nightly] if later and _repeats(name) else [] for name in names]
+        marks = [[nightly] if later and repeats(name) else [] for name in names]
         metafunc.parametrize("name", [pytest.param(name, marks=mark) for name, mark in zip(names, marks, strict=True)])

@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.ops_runtime.representatives import repeats
 from tileops import manifest
 from tileops.errors import TileOpsError
 from tileops.manifest import kinds as k
@@ -25,6 +26,7 @@ from tileops.workloads.device import run_device
 pytestmark = pytest.mark.in_tree_kernels
 
 NAMES = calls.operators()
+_FEW = 6
 #: Calls of the ordinary run, over all operators.
 ORDINARY = 2000
 #: Tests that the long run of an operator is divided into, none of which takes minutes.
@@ -114,13 +116,21 @@ def throw(name: str, rng: random.Random) -> str:
     return "right"
 
 
+def share(name: str) -> int:
+    """Of the ordinary calls, how many an operator gets: few where it repeats another one, for its kernels have to be
+    compiled.
+    """
+    repeated = [other for other in NAMES if repeats(other)]
+    return _FEW if name in repeated else max((ORDINARY - _FEW * len(repeated)) // (len(NAMES) - len(repeated)), 1)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_random_calls(name: str) -> None:
     outcomes: dict[str, int] = {}
 
     @seed(1235)
     @settings(
-        max_examples=max(ORDINARY // len(NAMES), 1),
+        max_examples=share(name),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),

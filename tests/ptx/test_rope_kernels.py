@@ -15,6 +15,9 @@ from tileops.kernels.rope.rope_cuda import LongRoPECudaKernel, RoPECudaKernel, R
 from tileops.kernels.rope.scaling import llama31, long_rope, yarn
 from tileops.workloads import rope
 
+#: The PTX of the two differs in its header; the other one runs nightly.
+ONE_ARCH = (ARCHS[0], pytest.param(ARCHS[1], marks=pytest.mark.nightly))
+
 
 def turned(x: np.ndarray, angles: np.ndarray, layout: str) -> np.ndarray:
     """The leading elements of `x` ``[..., D]`` turned by `angles`, in float64: one for each pair, broadcast."""
@@ -84,7 +87,7 @@ def run_ids(
     return program, device
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", ONE_ARCH)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["neox", "interleaved"])
 @pytest.mark.parametrize("shape", [(5, 64), (1, 2), (7, 6), (2, 9, 3, 64), (1, 4, 1, 10), (2, 3, 5, 128)])
@@ -112,7 +115,7 @@ def test_rope_of_strided_inputs(layout, dtype):
     run(qkv[0, :, 0].T, dtype, "sm_90a", layout=layout)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", ONE_ARCH)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ids", ["int32", "int64"])
 def test_position_ids(ids, dtype, arch):
