@@ -17,6 +17,7 @@ from typing import Any
 from tileops import manifest
 from tileops.cli import scaffold_templates as templates
 from tileops.errors import ManifestError
+from tileops.ops.elementwise.family import function_name
 
 #: Parameters of torch's functions that no operator has.
 _NOT_OURS = {"out", "dtype", "layout", "device", "requires_grad", "memory_format", "generator", "name"}
@@ -148,20 +149,14 @@ def read_reference(path: str) -> Reference:
     return Reference(tensors, params)
 
 
-def snake(name: str) -> str:
-    """``LeakyReluFwdOp`` as ``leaky_relu``."""
-    stem = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix("Op").removesuffix("Fwd"))
-    return stem.lower()
-
-
 def _pointwise(name: str, ref_api: str, reference: Reference, root: Path) -> Plan:
     spec, module = _PLACES[len(reference.tensors)]
-    package = root / "tileops"
+    package, stem = root / "tileops", function_name(name)
     numbers = [param for param, default in reference.params if not isinstance(default, bool | str)]
     choices = [param for param, default in reference.params if isinstance(default, bool | str) and param != "inplace"]
     arguments = [f"{item}: Any" for item in (*reference.tensors, *numbers)]
     arguments += ["*", *(f"{item}: Any" for item in choices)] if choices else []
-    function = templates.FUNCTION.format(function=snake(name), arguments=", ".join(arguments))
+    function = templates.FUNCTION.format(function=stem, arguments=", ".join(arguments))
     workloads = package / "workloads" / "elementwise.py"
     line = f'            "{name.removesuffix("FwdOp")}": {ref_api.replace("torch.nn.functional.", "F.")},\n'
     edits = [
@@ -173,7 +168,7 @@ def _pointwise(name: str, ref_api: str, reference: Reference, root: Path) -> Pla
         edits,
         [
             f"Complete the entry in {spec}.yaml (dtypes, rules, cost) from the documentation of {ref_api}.",
-            f"Write {snake(name)} in kernels/elementwise/functions/{module}.py over the words of tileops.jit.lang.",
+            f"Write {stem} in kernels/elementwise/functions/{module}.py over the words of tileops.jit.lang.",
             "Set its status to implemented, and run: python scripts/gen_stubs.py",
             f"Check it: tileops validate; pytest tests/ops_runtime/test_every_op.py tests/contract -k {name}",
         ],
@@ -181,7 +176,7 @@ def _pointwise(name: str, ref_api: str, reference: Reference, root: Path) -> Pla
 
 
 def _written_out(name: str, ref_api: str, reference: Reference, family: str, root: Path) -> Plan:
-    package, stem, title = root / "tileops", snake(name), name.removesuffix("Op")
+    package, stem, title = root / "tileops", function_name(name), name.removesuffix("Op")
     values = {
         "name": name,
         "title": title,

@@ -113,23 +113,17 @@ class TileBuilder:
         return Lockstep(members) if count > 1 else members[0]
 
     def narrow_group(self, dtype: str, values: Sequence[Value]) -> list[Value]:
-        """Vectors rounded to a storage format, for `store_words` or `stream_words`; cheaper than one by one for
-        bfloat16.
-        """
+        """Vectors rounded to a storage format, for `store_words`; cheaper than one by one for bfloat16."""
         return memory.narrow_group(dtype, values)
-
-    def stream_words(self, addr: Value, value: Value) -> None:
-        """`store_words` of a whole vector around the caches, at a multiple of its size; see `lang.store_fence`."""
-        context.emitter().store(i64(addr).ir, value.ir, streaming=True)
 
     def load_words(self, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw 32-bit words, as int32 lanes; lanes outside `mask` are 0."""
         kind = Kind("i32", lanes or self.LANES)
         return Value(context.emitter().load(kind, i64(addr).ir, None if mask is None else mask.ir))
 
-    def store_words(self, addr: Value, value: Value, mask: Value | None = None) -> None:
-        """Stores lanes, or a scalar, unchanged."""
-        context.emitter().store(i64(addr).ir, value.ir, None if mask is None else mask.ir)
+    def store_words(self, addr: Value, value: Value, mask: Value | None = None, *, streaming: bool = False) -> None:
+        """Stores lanes, or a scalar, unchanged; for `streaming` see `store_group`."""
+        context.emitter().store(i64(addr).ir, value.ir, None if mask is None else mask.ir, streaming=streaming)
 
     def load_integers(self, element: str, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw ``"i8"``, ``"i16"``, ``"i32"`` or ``"i64"`` elements as lanes of that width; ``lanes=0``: one.

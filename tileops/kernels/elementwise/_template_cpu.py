@@ -8,9 +8,9 @@ from typing import Any
 
 from tileops.jit import lang
 from tileops.kernels.elementwise import functions
+from tileops.kernels.elementwise.template import FLOATS
 from tileops.kernels.elementwise.template_cpu import (
     AXIS_WORDS,
-    FLOATS,
     HEADER_WORDS,
     MAX_OPERANDS,
     TILE_BYTES,
@@ -106,18 +106,14 @@ class _Pointwise:
                 stored = t.narrow_group(self.result, results)
                 places = [out + i * size + u * lanes * size for u in range(count)]
 
-                def plain() -> None:
+                def write(around: bool) -> None:
                     for place, value in zip(places, stored, strict=True):
-                        t.store_words(place, value)
-
-                def around() -> None:
-                    for place, value in zip(places, stored, strict=True):
-                        t.stream_words(place, value)
+                        t.store_words(place, value, streaming=around)
 
                 if count > 1:
-                    t.when(streaming != 0, around, plain)
+                    t.when(streaming != 0, lambda: write(True), lambda: write(False))
                 else:
-                    plain()
+                    write(False)
 
             # Stores around the caches need whole vectors at aligned addresses.
             misplaced = (out + start * size) & (lanes * size - 1)

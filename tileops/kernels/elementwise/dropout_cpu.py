@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from tileops.kernels.elementwise.call_spec import UnaryCall, UnaryFwdInterface
 from tileops.kernels.elementwise.pointwise_cpu import PointwiseCpuKernel
+from tileops.kernels.elementwise.template import Dropout
 
 
-class DropoutCpuKernel(PointwiseCpuKernel, UnaryFwdInterface):
-    """Random bits by the number of the element, so that threads and layouts do not matter."""
-
-    numbered = True
+class DropoutCpuKernel(Dropout, PointwiseCpuKernel, UnaryFwdInterface):
+    """A pointwise function that knows the number of its element."""
 
     @classmethod
     def cost(cls, call: UnaryCall) -> float:
         return 200.0
-
-    @classmethod
-    def scalar_dtypes(cls, call: UnaryCall) -> tuple[str, ...]:
-        return ("i32", "f32", "i32", "i32")[: len(call.scalars)]

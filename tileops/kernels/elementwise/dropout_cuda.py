@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from tileops.kernels.elementwise.call_spec import UnaryCall, UnaryFwdInterface
+from tileops.kernels.elementwise.call_spec import UnaryFwdInterface
 from tileops.kernels.elementwise.pointwise_cuda import PointwiseCudaKernel
+from tileops.kernels.elementwise.template import Dropout
 
 
-class DropoutCudaKernel(PointwiseCudaKernel, UnaryFwdInterface):
-    """Random bits by the number of the element, the same as on the CPU."""
-
-    numbered = True
-
-    @classmethod
-    def scalar_dtypes(cls, call: UnaryCall) -> tuple[str, ...]:
-        return ("i32", "f32", "i32", "i32")[: len(call.scalars)]
+class DropoutCudaKernel(Dropout, PointwiseCudaKernel, UnaryFwdInterface):
+    """A pointwise function that knows the number of its element."""

@@ -21,7 +21,7 @@ import math
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -29,7 +29,8 @@ from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
 from tileops.kernels import pages
-from tileops.kernels.base import DTYPES, Config, Kernel, KernelInterface, TensorSpec, contiguous_strides
+from tileops.kernels.base import Config, KernelInterface, TensorSpec, contiguous_strides
+from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 #: Tensor operands that a kernel takes.
@@ -50,10 +51,6 @@ TILE_BYTES = 8 * TILE_ROWS * TILE_COLUMNS
 #: Output bytes from which on stores go around the caches: what is written would push out what is still to be
 #: read, and reading the lines before they are overwritten costs a third of the traffic.
 STREAMING_BYTES = 20 << 20
-
-_SIZE_OF_SHORT = {short: size for size, short in DTYPES.values()}
-#: Short names of the dtypes that are computed with in float32.
-FLOATS = frozenset({"f32", "bf16", "f16"})
 
 
 class Operand(NamedTuple):
@@ -80,7 +77,7 @@ class Operand(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        return _SIZE_OF_SHORT[self.dtype]
+        return SIZES[self.dtype]
 
 
 class Plan(NamedTuple):
@@ -177,43 +174,11 @@ def _float32_bits(value: float | int) -> int:
     return int(struct.unpack("<q", struct.pack("<fi", value, 0))[0])
 
 
-class ElementwiseCpuKernel(Kernel):
-    """Base of the elementwise CPU kernels. A subclass adds its interface and states the operator.
-
-    Attributes:
-        numbered: the scalar function gets the element's place in the contiguous output first, int64.
-    """
+class ElementwiseCpuKernel(ElementwiseKernel):
+    """Base of the elementwise CPU kernels. A subclass adds its interface and states the operator."""
 
     devices = frozenset({"cpu"})
-    numbered: ClassVar[bool] = False
     tile_space = TileSpace({"unroll": (1, 2, 4, 6, 8), "streaming": (False, True)})
-
-    @classmethod
-    def function(cls, call: Any) -> str:
-        """Name of the scalar function: tensor operands first, then scalar parameters."""
-        raise NotImplementedError(f"{cls.__name__} does not name its scalar function: define function(call)")
-
-    @classmethod
-    def operands(cls, call: Any) -> tuple[Operand | None, ...]:
-        """The tensor operands in the order of the function's arguments; None for one that the call lacks."""
-        raise NotImplementedError(f"{cls.__name__} does not state its operands: define operands(call)")
-
-    @classmethod
-    def scalars(cls, call: Any) -> tuple[float | int | bool | None, ...]:
-        """Run-time scalar parameters; never compiled in."""
-        return ()
-
-    @classmethod
-    def scalar_dtypes(cls, call: Any) -> tuple[str, ...]:
-        """Dtypes in whose kinds the scalars arrive: that of the values, not of a mask that selects among them."""
-        present = [operand.dtype for operand in cls.cut(call)[0] if operand is not None]
-        output = call.output.short
-        return (output if output in present else present[0],) * len(cls.scalars(call))
-
-    @classmethod
-    def options(cls, call: Any) -> tuple[tuple[str, Any], ...]:
-        """Keyword arguments of the scalar function, compiled in."""
-        return ()
 
     @classmethod
     def cost(cls, call: Any) -> float:
@@ -252,6 +217,10 @@ class ElementwiseCpuKernel(Kernel):
             known = operands, Plan.of(call.output, [operand for operand in operands if operand is not None])
             call.__dict__["_cut"] = known
         return known
+
+    @classmethod
+    def known_operands(cls, call: Any) -> tuple[Operand | None, ...]:
+        return cls.cut(call)[0]
 
     @classmethod
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:

@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tileops.jit.program import Program
-from tileops.kernels.base import DTYPES, Config, Kernel, Launch, TensorSpec
+from tileops.kernels.base import Config, Launch, TensorSpec
 from tileops.kernels.cuda import VECTOR_BYTES, aligned, blocks_for, refuse_call
+from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 _BODIES = "tileops.kernels.elementwise._pointwise_cuda"
@@ -32,12 +33,9 @@ ELEMENTS = (
     *("float32", "bfloat16", "float16"),
     *("int8", "int16", "int32", "int64", "uint8", "bool"),
 )
-#: Short names of the dtypes that are computed with in float32.
-FLOATS = frozenset({"f32", "bf16", "f16"})
 #: Axes of the geometry of each strided class.
 _GROUP_AXES = (2, 4)
 _ELEMENT_AXES = (4, 8)
-_SIZES = {short: size for size, short in DTYPES.values()}
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Operand:
 
     @property
     def itemsize(self) -> int:
-        return _SIZES[self.dtype]
+        return SIZES[self.dtype]
 
     @property
     def base(self) -> int:
@@ -149,44 +147,15 @@ def _takes_groups(group: int, size: int, tensors: Sequence[Operand], steps: Sequ
     return True
 
 
-class ElementwiseCudaKernel(Kernel):
+class ElementwiseCudaKernel(ElementwiseKernel):
     """Base of the elementwise kernels. A subclass adds its interface and states the operator.
 
     Attributes:
         threads: of a block.
-        numbered: the scalar function gets the element's place in the contiguous output first, int64.
     """
 
     devices = frozenset({"cuda"})
     threads: ClassVar[int] = 256
-    numbered: ClassVar[bool] = False
-
-    @classmethod
-    def function(cls, call: Any) -> str:
-        """Name of the scalar function: tensor operands first, then scalar parameters."""
-        raise NotImplementedError(f"{cls.__name__} does not name its scalar function: define function(call)")
-
-    @classmethod
-    def operands(cls, call: Any) -> tuple[Operand | None, ...]:
-        """The tensor operands in the order of the function's arguments, None where one is absent."""
-        raise NotImplementedError(f"{cls.__name__} does not state its operands: define operands(call)")
-
-    @classmethod
-    def scalars(cls, call: Any) -> tuple[float | int | None, ...]:
-        """Run-time scalar parameters, after the operands; never compiled in."""
-        return ()
-
-    @classmethod
-    def scalar_dtypes(cls, call: Any) -> tuple[str, ...]:
-        """Dtypes in whose kinds the scalars arrive: that of the values, not of a mask that selects among them."""
-        present = [operand.dtype for operand in cls.operands(call) if operand is not None]
-        output = call.output.short
-        return (output if output in present or not present else present[0],) * len(cls.scalars(call))
-
-    @classmethod
-    def options(cls, call: Any) -> tuple[tuple[str, Any], ...]:
-        """Keyword parameters that are compiled in."""
-        return ()
 
     @classmethod
     def refusal(cls, call: Any) -> str | None:

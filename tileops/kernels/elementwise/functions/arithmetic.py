@@ -57,5 +57,5 @@ def lerp(start: Any, end: Any, weight: Any) -> Any:
     return lang.select(lang.abs_(weight) < 0.5, lang.fma(weight, way, start), lang.fma(weight - 1.0, way, end))
 
 
-def lerp_tensor(start: Any, end: Any, weight: Any) -> Any:
-    return lerp(start, end, weight)
+# Of a number or a tensor.
+lerp_tensor = lerp

@@ -16,18 +16,10 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     return lang.select(mask, value, x)
 
 
-def masked_fill_scalar(x: Any, mask: Any, value: Any) -> Any:
-    return lang.select(mask, value, x)
-
-
 def clamp_scalar(x: Any, low: Any, high: Any) -> Any:
     # The bounds first: of zeros of both signs the second stays.
     x = x if low is None else lang.maximum(low, x)
     return x if high is None else lang.minimum(high, x)
-
-
-def clamp_tensor(x: Any, low: Any, high: Any) -> Any:
-    return clamp_scalar(x, low, high)
 
 
 def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
@@ -35,14 +27,9 @@ def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
     return lang.select(x != x, nan, finite)
 
 
+# Operators that differ in what is a tensor, and no more.
+masked_fill_scalar = masked_fill
+clamp_tensor = clamp_scalar
 # Choosing moves values and does not look at them.
-def where_bits(condition: Any, a: Any, b: Any) -> Any:
-    return where(condition, a, b)
-
-
-def masked_fill_bits(x: Any, mask: Any, value: Any) -> Any:
-    return masked_fill(x, mask, value)
-
-
-def masked_fill_scalar_bits(x: Any, mask: Any, value: Any) -> Any:
-    return masked_fill_scalar(x, mask, value)
+where_bits = where
+masked_fill_bits = masked_fill_scalar_bits = masked_fill
