@@ -249,6 +249,34 @@ def test_an_alias_is_the_input_object() -> None:
     assert z.tolist() == [-1.0]
 
 
+def test_values_of_another_sign_than_their_memory_are_written() -> None:
+    memory = torch.tensor([-1.0, 2.0, -3.0])
+    x = torch._neg_view(memory)
+    before = x._version
+    assert Relu(inplace=True)(x) is x
+    assert memory.tolist() == [-1.0, 0.0, -3.0]
+    assert x.tolist() == [1.0, 0.0, 3.0]
+    assert x._version > before
+    out = torch._neg_view(torch.zeros(2, 3))
+    y, _ = Norm()(torch.ones(2, 3), out=out)
+    assert y is out
+    assert torch.equal(out, torch.full((2, 3), 2.0))
+    with pytest.raises(CheckError, match="shares memory with x"):
+        Norm()(memory.view(1, 3), out=torch._neg_view(memory.view(1, 3)))
+
+
+def test_inference_tensors_are_written_in_inference_mode_only() -> None:
+    with torch.inference_mode():
+        x = torch.tensor([-1.0, 2.0])
+        assert Relu(inplace=True)(x).tolist() == [0.0, 2.0]
+        y = torch.tensor([-1.0, 2.0])
+    for given in (y, y[:0], torch._neg_view(y)):
+        with pytest.raises(CheckError, match=r"inference_mode\(\).*x.clone\(\)"):
+            Relu(inplace=True)(given)
+    assert y.tolist() == [-1.0, 2.0]
+    assert Relu()(y).tolist() == [0.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("out", "declaration", "words"),
     [

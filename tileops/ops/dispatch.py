@@ -27,7 +27,7 @@ from tileops.errors import BackwardError, CheckError
 from tileops.manifest.adts import ADTValue, to_object
 from tileops.ops.calling import Slot
 from tileops.ops.dtypes import dtype_of, name_of
-from tileops.ops.effects import FRESH, Effects
+from tileops.ops.effects import FRESH, Effects, check_written
 from tileops.ops.gradients import autograd_functions, transformable
 
 if TYPE_CHECKING:
@@ -243,6 +243,10 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
     _library.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tileops::{name}", fake, lib=_library)
     operator = getattr(torch.ops.tileops, name).default
+    if effects.writes:
+        through_bits = _writing_through_bits(cls.__name__, [slot.name for slot in slots], operator, effects)
+        for key in ("Negative", "Conjugate"):
+            _library.impl(name, through_bits, key)
     if not effects.writes:  # what writes its inputs says in `attach` that it has no formula
         if cls.gradient is None:
             setup_context, backward = _remember_inputs(cls.__name__), _missing_backward
@@ -255,6 +259,27 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
         torch.library.register_autograd(f"tileops::{name}", backward, setup_context=setup_context, lib=_library)
         _transformable[operator] = transformable(operator, setup_context, backward)
     return operator
+
+
+def _writing_through_bits(
+    op: str, names: Sequence[str], operator: Callable[..., Any], effects: Effects
+) -> Callable[..., Any]:
+    """What an operator that writes does with tensors whose values have another sign than their memory: it runs on
+    copies, and what it wrote to a copy is written back. Torch's own fallback needs operators that return what they
+    write.
+    """
+
+    def through_bits(*arguments: Any) -> Any:
+        *tensors, call = arguments
+        check_written(op, names, tensors, effects)  # of copies it would not say a thing
+        plain = [None if tensor is None else tensor.resolve_conj().resolve_neg() for tensor in tensors]
+        result = operator(*plain, call)
+        for place in effects.writes:
+            if plain[place] is not tensors[place]:
+                tensors[place].copy_(plain[place])
+        return result
+
+    return through_bits
 
 
 class _Unformulated(torch.autograd.Function):

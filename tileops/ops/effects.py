@@ -133,16 +133,24 @@ def output_specs(checked: Any, found: Effects | None) -> list[Any]:
 
 def check_written(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None], effects: Effects) -> None:
     """Holds the tensors that a call writes to what writing needs: no element twice, none that another tensor of
-    the call has.
+    the call has, and no inference tensor outside of inference mode.
 
     Raises:
-        CheckError: an element of a written tensor has several indices, or belongs to another tensor as well.
+        CheckError: an element of a written tensor has several indices, or belongs to another tensor as well; or the
+            tensor was made in inference mode, which is over.
     """
     for place in effects.writes:
         tensor = tensors[place]
         if tensor is None:
             continue
         where = "outputs.out" if names[place] == OUT else f"inputs.{names[place]}"
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            raise CheckError(
+                op,
+                where,
+                f"{names[place]} is written, but it was made under torch.inference_mode(), where writes are not "
+                f"counted; call the op under inference mode too, or pass {names[place]}.clone()",
+            )
         if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
             raise CheckError(
                 op,
