@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -269,6 +270,9 @@ def test_programs_are_plain_values():
     assert (program.source, program.name) == ("a.b", "c")
     assert hash(program) == hash(Program.of("a.b:c", ["ptr", "f32"], a=("x", 2.0, None), z=1, grain=4))
     assert str(program) == "a.b:c(a=('x', 2.0, None), z=1)"
+    assert pickle.loads(pickle.dumps(program)) == program
+    other = {Program.of("a.b:c", ["ptr", "f32"], z=z, a=("x", a, None), grain=4) for z in (1, True) for a in (2.0, 2)}
+    assert len(other | {program}) == 4, "True, 1 and 1.0 are other code, as they are other keys on disk"
     for wrong in (
         lambda: Program.of("a.b.c", []),
         lambda: Program.of("a:b", ["i32"]),

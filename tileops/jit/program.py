@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Scalar = str | int | bool | float | None
@@ -33,12 +33,14 @@ class Program:
     """
 
     factory: str
-    config: tuple[tuple[str, Value], ...]
+    config: tuple[tuple[str, Value], ...] = field(compare=False)
     args: tuple[str, ...]
     device: Literal["cpu", "cuda"] = "cpu"
     block: int = 0
     dynamic_smem: int = 0
     grain: int = 1
+    # Compared in place of `config`: True, 1 and 1.0 are equal, but other code, and other keys on disk.
+    _config_text: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         module, colon, function = self.factory.partition(":")
@@ -54,6 +56,7 @@ class Program:
             raise ValueError(f"{self.factory}: config names {names} must be sorted and distinct; use Program.of")
         for name, value in self.config:
             _check_value(self.factory, name, value)
+        object.__setattr__(self, "_config_text", repr(self.config))
 
     @classmethod
     def of(
