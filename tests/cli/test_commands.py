@@ -187,32 +187,6 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_an_interrupt_that_is_dropped_comes_again():
-    code = (
-        "import os, signal, time\n"
-        "from tileops.cli.console import clean_end\n"
-        "class Dropped:\n"
-        "    def __del__(self): os.kill(os.getpid(), signal.SIGINT); time.sleep(0)\n"
-        "with clean_end():\n"
-        "    dropped = Dropped()\n"
-        "    del dropped\n"
-        "    time.sleep(30)\n"
-    )
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=heed_interrupts,
-    )
-    assert "KeyboardInterrupt" in done.stderr  # it was dropped once
-    assert "error: interrupted" in done.stderr
-    assert done.returncode != 0
-    assert time.monotonic() - start < 25
-
-
 @pytest.mark.serial
 @pytest.mark.in_tree_kernels
 def test_warm_ends_when_interrupted(tmp_path):

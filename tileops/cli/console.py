@@ -5,13 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -70,8 +67,7 @@ def clean_end() -> Iterator[None]:
     """
     try:
         try:
-            with _insistent_interrupts():
-                yield
+            yield
         finally:
             if sys.stdout is not None:  # closed by who started us (``>&-``): nothing was written
                 sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
@@ -85,32 +81,6 @@ def clean_end() -> Iterator[None]:
         place = f"{error.filename}: " if error.filename else ""
         print_error(f"{place}{error.strerror or error}")
         raise typer.Exit(1) from None
-
-
-@contextmanager
-def _insistent_interrupts() -> Iterator[None]:
-    """Repeats an interrupt each second until it has ended the block.
-
-    The interpreter drops an exception that is raised in a finalizer or in a callback of the garbage collector, and
-    where a signal finds the program is chance.
-    """
-    standard = signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not standard:
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        standard(signal.SIGINT, frame)
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGINT, standard)
-        signal.signal(signal.SIGALRM, before)
 
 
 def print_json(value: Any) -> None:
