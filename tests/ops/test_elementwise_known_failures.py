@@ -100,6 +100,50 @@ def test_clamps() -> None:
         make("ClampTensorFwdOp")(x)
 
 
+@pytest.mark.parametrize(
+    ("name", "params", "wanted"),
+    [
+        ("EluFwdOp", {"alpha": math.inf}, [-math.inf, -0.0, 2.5, math.inf]),
+        ("EluFwdOp", {"alpha": -math.inf}, [math.inf, -0.0, 2.5, math.inf]),
+        ("EluFwdOp", {"alpha": math.nan}, [math.nan, -0.0, 2.5, math.inf]),
+        ("HardtanhFwdOp", {"min_val": math.nan}, [math.nan] * 4),
+        ("HardtanhFwdOp", {"min_val": -math.inf, "max_val": math.inf}, [-1e-3, -0.0, 2.5, math.inf]),
+        ("SoftplusFwdOp", {"beta": 1e-40}, [math.inf] * 4),
+        ("LeakyReluFwdOp", {"negative_slope": -math.inf}, [math.inf, math.nan, 2.5, math.inf]),
+        ("RoundFwdOp", {"decimals": 39}, [-1e-3, -0.0, 2.5, math.inf]),
+        ("RoundFwdOp", {"decimals": 2**31}, [-1e-3, -0.0, 2.5, math.inf]),
+        ("RoundFwdOp", {"decimals": -39}, [-0.0, -0.0, 0.0, math.inf]),
+        ("RoundFwdOp", {"decimals": -(2**63)}, [-0.0, -0.0, 0.0, math.inf]),
+    ],
+)
+def test_extreme_parameters(name: str, params: dict, wanted: list[float]) -> None:
+    result = make(name, **params)(torch.tensor([-1e-3, -0.0, 2.5, math.inf]))
+    assert str(result.tolist()) == str(torch.tensor(wanted).tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("EluFwdOp", {"alpha": 1e39}),
+        ("LeakyReluFwdOp", {"negative_slope": -1e39}),
+        ("SoftplusFwdOp", {"beta": 1e300}),
+        ("SoftplusFwdOp", {"threshold": 1e39}),
+        ("LerpFwdOp", {"weight": 1e39}),
+    ],
+)
+def test_parameters_beyond_float32_are_refused(name: str, params: dict) -> None:
+    """As PyTorch does, which cannot convert them either."""
+    with pytest.raises(CheckError, match=f"representable.{next(iter(params))}"):
+        make(name, **params)
+
+
+def test_bounds_beyond_the_dtype_are_refused() -> None:
+    op = make("HardtanhFwdOp", max_val=7e4)
+    assert op(torch.tensor([8e4])).tolist() == [7e4]
+    with pytest.raises(CheckError, match=r"representable\(max_val"):
+        op(torch.tensor([1.0], dtype=torch.float16))
+
+
 def test_only_the_view_is_written() -> None:
     base = torch.arange(-6.0, 6.0)
     wanted = base[:8].relu()

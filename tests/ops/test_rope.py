@@ -330,6 +330,35 @@ def test_yarn_without_room_for_a_ramp() -> None:
         YaRNFwdOp(base=1.0)
 
 
+@pytest.mark.parametrize(
+    ("op", "names"),
+    [
+        (RoPEFwdOp, ("base",)),
+        (RoPELlama31FwdOp, ("base", "scale_factor", "low_freq_factor", "high_freq_factor")),
+        (YaRNFwdOp, ("base", "scale", "beta_fast", "beta_slow", "attn_factor")),
+        (LongRoPEFwdOp, ("base", "scale")),
+        (RoPENeoxPositionIdsFwdOp, ("base",)),
+    ],
+)
+def test_parameters_that_are_no_numbers_of_float32_are_refused(op: type[Op], names: tuple[str, ...]) -> None:
+    others = {"max_position": 8} if op is RoPENeoxPositionIdsFwdOp else {}
+    for name in names:
+        values = (math.inf, -math.inf, math.nan, 1e39, -1e39)
+        for value in values if name == "attn_factor" else (*values, 0.0, -1.0, 1e-320):
+            with pytest.raises(CheckError, match=rf"shape_rules.*does not hold for.*{name}="):
+                op(**others, **{name: value})
+
+
+def test_the_largest_and_smallest_parameters_have_results() -> None:
+    x = torch.ones(3, 4)
+    for far in (1e37, 1e-37):
+        ops = [RoPEFwdOp(base=far, input_layout="1d"), LongRoPEFwdOp(scale=far, base=far, input_layout="1d")]
+        ops.append(YaRNFwdOp(scale=far, beta_fast=1e37, beta_slow=1e-37, attn_factor=1e37, input_layout="1d"))
+        ops.append(RoPELlama31FwdOp(scale_factor=far, low_freq_factor=1e-37, high_freq_factor=1e37, input_layout="1d"))
+        for op in ops:
+            assert op(x).isfinite().all(), op
+
+
 def test_long_rope_amplitude() -> None:
     x = values((1, 9, 2, 16), torch.float32)
     for scale, longer in ((0.5, 1.0), (1.0, 1.0), (4096.0, math.sqrt(2.0))):

@@ -15,6 +15,7 @@ from tileops import manifest
 _WRITTEN = {
     "AlibiFwdOp": "positions",
     "DropoutFwdOp": "variations",
+    "EluFwdOp": "variations",
     "GeluAndMulFwdOp": "gated",
     "GeluTanhAndMulFwdOp": "gated",
     "NanToNumFwdOp": "variations",

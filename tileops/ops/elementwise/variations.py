@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,6 +13,9 @@ from tileops.kernels.elementwise.dropout_cpu import DropoutCpuKernel
 from tileops.kernels.elementwise.dropout_cuda import DropoutCudaKernel
 from tileops.ops.elementwise.family import PointwiseOp
 from tileops.ops.facts import CallFacts
+
+#: Decimal places up to which rounding is told how many they are.
+_PLACES = 64
 
 
 class DropoutFwdOp(PointwiseOp):
@@ -61,7 +65,20 @@ class RoundFwdOp(PointwiseOp):
     def _call_spec(self, facts: CallFacts) -> PointwiseCall:
         call = super()._call_spec(facts)
         # Whole numbers are the common case and need one instruction.
-        return replace(call, scalars=()) if self.decimals == 0 else replace(call, function="round_decimals")
+        if self.decimals == 0:
+            return replace(call, scalars=())
+        # Beyond, no number of 32 bits changes, or all become 0.
+        places = max(-_PLACES, min(self.decimals, _PLACES))
+        return replace(call, function="round_decimals", scalars=(places,))
+
+
+class EluFwdOp(PointwiseOp):
+    __doc__ = None
+    alpha: float
+
+    def _call_spec(self, facts: CallFacts) -> PointwiseCall:
+        call = super()._call_spec(facts)
+        return replace(call, function="elu_unbounded") if math.isinf(self.alpha) else call
 
 
 class NanToNumFwdOp(PointwiseOp):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
     exp_near,
@@ -117,7 +119,7 @@ def softplus(x, beta, threshold):
     # Divided before it is scaled, so that it may be small where beta is too. 1 / beta to twice the bits of float32.
     inverse = 1.0 / beta
     inverse_low = fma_exact(-inverse, beta, 1.0) * inverse
-    part = fma_exact(part, inverse, part * select(inverse_low == inverse_low, inverse_low, 0.0))
+    part = fma_exact(part, inverse, part * select(abs_(inverse_low) < math.inf, inverse_low, 0.0))
     y = select(scaled > 0.0, x, 0.0) + scale_exp2(select(zero, 0.0, part), n, t)
     return select(scaled > threshold, x, y)
 

@@ -23,6 +23,11 @@ def elu(x: Any, alpha: Any) -> Any:
     return lang.elu(x, alpha)
 
 
+def elu_unbounded(x: Any, alpha: Any) -> Any:
+    """`elu` of an infinite `alpha`, which the parts of its result cancel to NaN."""
+    return lang.select(x < 0.0, -alpha, x)
+
+
 def selu(x: Any) -> Any:
     return lang.selu(x)
 

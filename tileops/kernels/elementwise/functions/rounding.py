@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tileops.jit import lang
@@ -24,6 +25,9 @@ def round(x: Any) -> Any:
 
 
 def round_decimals(x: Any, decimals: Any) -> Any:
-    # Large numbers are whole already; scaled up, they might overflow.
+    # Large numbers are whole already. Others may still be scaled out of range: down to nothing, or up, by more places
+    # than they have.
     whole = (lang.abs_(x) >= 2.0**23) & (decimals > 0.0)
-    return lang.select(whole, x, lang.round_decimals(x, decimals))
+    rounded = lang.select(whole, x, lang.round_decimals(x, decimals))
+    beyond = lang.select((lang.abs_(x) < math.inf) & (decimals < 0.0), lang.copysign(0.0, x), x)
+    return lang.select(lang.abs_(rounded) < math.inf, rounded, beyond)
