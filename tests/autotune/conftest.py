@@ -51,7 +51,7 @@ class FakeMeasurer:
         self.closed = False
         self.renewed = 0
 
-    def compile(self, configs, limit):
+    def compile(self, configs, limit, budget):
         self.compiled += configs
         return [Result("ok") for _ in configs]
 

@@ -169,6 +169,7 @@ def test_a_spent_budget_gives_the_best_so_far(fake, monkeypatch):
     (result,) = tune(kernels.Grid, CALL, measurer=fake(seconds), budget=20.0).kernels
     assert result.seconds <= 22.0
     assert "cut off" in result.note
+    assert result.persisted
 
 
 def test_a_value_that_is_added_to_a_large_space_costs_new_points_only(fake, monkeypatch):
@@ -224,14 +225,68 @@ def test_a_budget_that_is_spent_on_compiling_is_no_error(fake, monkeypatch):
     monkeypatch.setattr("tileops.autotune.session.time.monotonic", lambda: clock[0])
 
     class SlowCompiler(fake):
-        def compile(self, configs, limit):
+        def compile(self, configs, limit, budget):
             clock[0] += 7.0
-            return super().compile(configs, limit)
+            return super().compile(configs, limit, budget)
 
     (result,) = tune(kernels.Grid, CALL, measurer=SlowCompiler(lambda config: Result("timeout")), budget=10.0).kernels
     assert (result.best, result.measured, result.persisted) == (result.default, 0, False)
     assert "give a larger budget" in result.note
     assert lookup(kernels.Grid, CALL) is None
+
+
+def test_a_budget_for_the_default_alone_records_nothing(fake, monkeypatch, caplog):
+    clock = [0.0]
+    monkeypatch.setattr("tileops.autotune.session.time.monotonic", lambda: clock[0])
+
+    class Busy(fake):
+        def compile(self, configs, limit, budget):
+            assert budget <= 15.0
+            first = clock[0] == 0.0
+            clock[0] += 3.0 if first else budget
+            return [Result("ok") if first else Result("timeout", cause="not compiled") for _ in configs]
+
+    report = tune(kernels.Grid, CALL, measurer=Busy(bowl), budget=15.0)
+    (result,) = report.kernels
+    assert (result.best, result.outcomes, result.persisted) == (result.default, {"ok": 1}, False)
+    assert "no other config was measured within 15 s, nothing was recorded" in report.table()
+    assert "nothing was recorded" in caplog.text
+    assert lookup(kernels.Grid, CALL) is None
+    (result,) = tune(kernels.Grid, CALL, measurer=fake(bowl)).kernels
+    assert (result.best, result.persisted) == ({"a": 6, "b": 2}, True), "the next search measures"
+
+
+def test_what_the_budget_cuts_off_is_measured_by_the_next_search(fake, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("tileops.autotune.session.time.monotonic", lambda: clock[0])
+
+    class Slow(fake):
+        def compile(self, configs, limit, budget):
+            clock[0] += 2.0 * len(configs)
+            ended = clock[0] > 15.0
+            return [Result("timeout", cause="cut off") if ended and n else Result("ok") for n, _ in enumerate(configs)]
+
+    (first,) = tune(kernels.Grid, CALL, measurer=Slow(bowl), budget=20.0).kernels
+    assert first.persisted
+    assert "goes on from there" in first.note
+    assert set(first.outcomes) == {"ok"}
+    (second,) = tune(kernels.Grid, CALL, measurer=fake(bowl)).kernels
+    assert second.measured == len(VALID) - len(first.points)
+    assert second.best == {"a": 6, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "single", "words"),
+    [({}, True, "one valid config"), ({"trials": 1}, False, "trials=1 is the default alone")],
+)
+def test_where_nothing_can_be_compared_nothing_is_measured(fake, options, single, words, monkeypatch):
+    if single:
+        monkeypatch.setattr(kernels.Sound, "tile_space", kernels.TileSpace({"way": ("slow",)}))
+    measurer = fake(bowl)
+    (result,) = tune(kernels.Sound, CALL, measurer=measurer, **options).kernels
+    assert words in result.note
+    assert (measurer.checked, result.persisted, result.best) == ([], False, {"way": "slow"})
+    assert lookup(kernels.Sound, CALL) is None
 
 
 @pytest.mark.parametrize(("again", "chosen"), [(0.95, "good"), (0.99, "slow"), (1.1, "slow")])

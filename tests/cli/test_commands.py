@@ -1,19 +1,24 @@
-"""The command as programs and people use it, each time in a process of its own."""
+"""The command as programs and people use it: in a process of its own, but where nothing depends on the process."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.store.helpers import environment
-from tileops import __version__
+from tileops import __version__, settings
+from tileops.cli.main import app
+from tileops.errors import CacheWarning, TileOpsError
 
 
 def tileops(*arguments: str, cache: Path | None = None, code: int = 0, **env: str) -> str:
@@ -31,6 +36,16 @@ def tileops(*arguments: str, cache: Path | None = None, code: int = 0, **env: st
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout
+
+
+def inside(*arguments: str, cache: Path | None = None, code: int = 0) -> str:
+    """What ``tileops <arguments>`` prints in this process, which has imported torch already."""
+    with settings.scope(**({} if cache is None else {"cache_dir": str(cache)})):
+        done = CliRunner().invoke(app, arguments)
+    if isinstance(done.exception, TileOpsError):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output if code else done.stdout
 
 
 def test_version_loads_neither_torch_nor_numba():
@@ -54,38 +69,47 @@ def test_ops_lists_every_operator():
     for row in rows:
         assert list(row) == ["op", "family", "status", "devices"]
         assert set(row["devices"]) <= {"cpu", "cuda"}
-    assert "RMSNormFwdOp" in tileops("ops", "--family", "norm")
+    assert "RMSNormFwdOp" in inside("ops", "--family", "norm")
 
 
 def test_show_explains_an_operator_by_any_of_its_names():
-    assert "RMSNormFwdOp" in tileops("show", "rmsnorm")
+    assert "RMSNormFwdOp" in inside("show", "rmsnorm")
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """A cache that the command has filled, and what it said."""
+    path = tmp_path_factory.mktemp("warmed")
+    return path, json.loads(tileops("warm", "RMSNormFwdOp", "--jobs", "1", "--json", cache=path))
 
 
 @pytest.mark.in_tree_kernels
-def test_warm_fills_the_cache_that_ls_lists(tmp_path):
-    first = json.loads(tileops("warm", "RMSNormFwdOp", "--jobs", "1", "--json", cache=tmp_path))
+@pytest.mark.xdist_group("warmed")
+def test_warm_fills_the_cache_that_ls_lists(warmed, tmp_path):
+    made, first = warmed
     assert first["compiled"] > 0
     assert first["failed"] == []
-    again = json.loads(tileops("warm", "RMSNormFwdOp", "--jobs", "1", "--json", cache=tmp_path))
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    again = json.loads(inside("warm", "RMSNormFwdOp", "--jobs", "1", "--json", cache=tmp_path))
     assert (again["compiled"], again["present"]) == (0, first["compiled"])
-    entries = json.loads(tileops("cache", "ls", "--json", cache=tmp_path))
+    entries = json.loads(inside("cache", "ls", "--json", cache=tmp_path))
     assert len(entries) == first["compiled"]
     for entry in entries:
         assert list(entry) == ["key", "op", "device", "arch", "dtype", "identity", "size", "last_used"]
         assert (entry["op"], entry["device"]) == ("RMSNormFwdOp", "cpu")
-    assert "RMSNormFwdOp" in tileops("cache", "ls", cache=tmp_path)
-    info = json.loads(tileops("cache", "info", "--json", cache=tmp_path))
+    assert "RMSNormFwdOp" in inside("cache", "ls", cache=tmp_path)
+    info = json.loads(inside("cache", "info", "--json", cache=tmp_path))
     assert (info["state"], info["entries"]) == ("ok", len(entries))
-    assert "removed" in tileops("cache", "clear", "--yes", cache=tmp_path)
-    assert json.loads(tileops("cache", "ls", "--json", cache=tmp_path)) == []
+    assert "removed" in inside("cache", "clear", "--yes", cache=tmp_path)
+    assert json.loads(inside("cache", "ls", "--json", cache=tmp_path)) == []
 
 
 @pytest.mark.in_tree_kernels
 @pytest.mark.serial
 def test_tune_shows_what_it_found_and_a_second_process_uses_it(tmp_path):
-    arguments = ("tune", "RMSNormFwdOp", "--case", "smollm2-prefill-float32")
-    cases = tileops("show", "RMSNormFwdOp")
-    if arguments[-1] not in cases:
+    arguments = ("tune", "RMSNormFwdOp", "--case", "smollm2-prefill-float32", "--trials", "3")
+    cases = inside("show", "RMSNormFwdOp")
+    if arguments[3] not in cases:
         pytest.fail(f"the manifest renamed a case; choose another of:\n{cases}")
     first = json.loads(tileops(*arguments, "--json", "--no-progress", cache=tmp_path))
     (kernel,) = first["kernels"]
@@ -96,7 +120,7 @@ def test_tune_shows_what_it_found_and_a_second_process_uses_it(tmp_path):
     if kernel["persisted"]:
         assert again["measured"] == 0
         assert again["kernels"][0]["best"] == kernel["best"]
-    assert "speed-up" in tileops(*arguments, "--no-progress", cache=tmp_path)
+    assert "speed-up" in inside(*arguments, "--no-progress", cache=tmp_path)
 
 
 def test_doctor_names_what_matters(tmp_path):
@@ -110,23 +134,28 @@ def test_doctor_names_what_matters(tmp_path):
 
 def test_doctor_says_why_a_cache_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    facts = json.loads(tileops("doctor", "--json", cache=tmp_path))
+    with pytest.warns(CacheWarning):
+        facts = json.loads(inside("doctor", "--json", cache=tmp_path))
     assert "writable by everyone" in facts["cache"]["state"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("nonsense",),
-        ("show", "NoSuchOp"),
-        ("tune", "RMSNormFwdOp", "--case", "no-such-case"),
-        ("warm", "--arch", "sm_1"),
-        ("ops", "--family", "no-such-family"),
-        ("cache", "ls", "--no-such-flag"),
-    ],
+BAD_USAGE = (
+    ("nonsense",),
+    ("show", "NoSuchOp"),
+    ("tune", "RMSNormFwdOp", "--case", "no-such-case"),
+    ("warm", "--arch", "sm_1"),
+    ("ops", "--family", "no-such-family"),
+    ("cache", "ls", "--no-such-flag"),
 )
+
+
+@pytest.mark.parametrize("arguments", BAD_USAGE, ids=" ".join)
 def test_bad_usage_is_exit_code_2(arguments):
-    assert tileops(*arguments, code=2).strip()
+    assert inside(*arguments, code=2).strip()
+
+
+def test_bad_usage_is_the_exit_code_of_the_process():
+    assert tileops(*BAD_USAGE[0], code=2).strip()
 
 
 def test_an_error_is_one_clean_line_and_exit_code_1():
@@ -137,14 +166,14 @@ def test_an_error_is_one_clean_line_and_exit_code_1():
 @pytest.mark.parametrize("command", ["demo", "bench"])
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(command, tmp_path):
     for place, reason in ((tmp_path / "no" / "x.json", "create it first"), (tmp_path, "is a folder")):
-        assert reason in tileops(command, "--json", str(place), code=2)
+        assert reason in inside(command, "--json", str(place), code=2)
 
 
 def test_bench_names_the_baselines_there_are():
-    assert "'foo': expected some of torch, torch-compile" in tileops("bench", "AddFwdOp", "--against", "foo", code=2)
+    assert "'foo': expected some of torch, torch-compile" in inside("bench", "AddFwdOp", "--against", "foo", code=2)
 
 
-@pytest.mark.parametrize("arguments", [("ops",), ("ops", "--json"), ("--help",), ("validate", "--help")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("ops",), ("--help",), ("validate", "--help")], ids=" ".join)
 def test_a_reader_that_goes_away_is_no_error(arguments):
     reader, writer = os.pipe()
     os.close(reader)
@@ -168,7 +197,7 @@ def test_output_that_is_closed_is_no_error():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-@pytest.mark.parametrize("arguments", [("ops",), ("ops", "--json"), ("--help",)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("ops", "--json"), ("--help",)], ids=" ".join)
 def test_a_full_disk_is_one_clean_line(arguments):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -213,10 +242,10 @@ def test_warm_ends_when_interrupted(tmp_path):
 
 
 @pytest.mark.in_tree_kernels
-def test_an_exported_cache_serves_where_compiling_is_forbidden(tmp_path):
+@pytest.mark.xdist_group("warmed")
+def test_an_exported_cache_serves_where_compiling_is_forbidden(warmed, tmp_path):
     bundle = tmp_path / "kernels.tobundle"
-    tileops("warm", "RMSNormFwdOp", "--jobs", "1", cache=tmp_path / "made")
-    facts = json.loads(tileops("cache", "export", str(bundle), "--json", cache=tmp_path / "made"))
+    facts = json.loads(inside("cache", "export", str(bundle), "--json", cache=warmed[0]))
     assert facts["kernels"] > 0
     code = (
         "import torch; from tileops.norm import RMSNormFwdOp\n"

@@ -51,8 +51,10 @@ class Result:
 class Measurer(Protocol):
     """Runs the configs of one problem. No method raises for what a config does."""
 
-    def compile(self, configs: Sequence[Config], limit: float) -> list[Result]:
-        """Compiles each config, within `limit` seconds each."""
+    def compile(self, configs: Sequence[Config], limit: float, budget: float) -> list[Result]:
+        """Compiles each config, within `limit` seconds each and `budget` in all; what is not begun by then, or
+        cut off, has timed out.
+        """
         ...
 
     def check(self, config: Config, limit: float) -> Result:
@@ -175,16 +177,20 @@ class ProcessMeasurer:
         count = jobs if jobs is not None else max(1, min(4, len(os.sched_getaffinity(0))))
         self._workers = [Worker(problem, self._directory, threads) for _ in range(count)]
 
-    def compile(self, configs: Sequence[Config], limit: float) -> list[Result]:
+    def compile(self, configs: Sequence[Config], limit: float, budget: float) -> list[Result]:
         results: list[Result] = [Result("timeout", cause="not started")] * len(configs)
         waiting = deque(enumerate(configs))
+        end = time.monotonic() + budget
         idle = list(self._workers)
         busy: dict[Connection, tuple[Worker, int, float]] = {}
-        while waiting or busy:
-            while waiting and idle:
+        while True:
+            while waiting and idle and time.monotonic() < end:
                 worker = idle.pop(0)
                 index, config = waiting.popleft()
-                busy[worker.send("compile", dict(config))] = worker, index, time.monotonic() + limit
+                until = min(time.monotonic() + limit, end)
+                busy[worker.send("compile", dict(config))] = worker, index, until
+            if not busy:
+                return results
             patience = min(until for _, _, until in busy.values()) - time.monotonic()
             ready = wait(list(busy), max(0.0, patience))
             for connection in [found for found in busy if found in ready]:
@@ -196,7 +202,6 @@ class ProcessMeasurer:
                 worker.kill()
                 results[index] = Result("timeout", cause=f"not compiled within {limit:.1f} s")
                 idle.append(worker)
-        return results
 
     def check(self, config: Config, limit: float) -> Result:
         return self._workers[0].call(limit, "check", dict(config))

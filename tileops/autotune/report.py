@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,7 @@ class Report:
         }
 
     def table(self) -> str:
-        """A text table with one row for each kernel; "near" counts the points within 5 % of the best."""
+        """A text table with one row for each kernel, and notes; "near" counts the points within 5 % of the best."""
         head = ("kernel", "default", "us", "best", "us", "speed-up", "outcomes", "near", "s")
         rows = [
             (
@@ -160,6 +161,8 @@ class Report:
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+        notes = Counter(f"{kernel.kernel}: {kernel.note}" for kernel in self.kernels if kernel.note)
+        lines += [note if count == 1 else f"{note} ({count} calls)" for note, count in notes.items()]
         if self.note:
             lines.append(self.note)
         return "\n".join(lines)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -47,6 +48,7 @@ _LOSER = 1.3  # after three rounds, a config this much slower than the best of i
 _SEARCH_SHARE = 0.75  # of the budget
 _FIRST_RUN = 2.0  # seconds; with less left, a default that does not answer may be all right
 _SAMPLE_SECONDS = 1e-3  # launches are repeated to fill a sample of this length
+_ALONE = "this call has one valid config, the default: nothing to tune"
 
 
 _PENDING = Result("ok")
@@ -125,8 +127,9 @@ def tune(
         A report with one kernel, or none and a note where the kernel has no tile parameters.
 
     Raises:
-        TuningError: the default config failed, so there is nothing to compare with; the first three causes
-            are named. Or `storage` cannot be used.
+        DefaultFailedError: the default config failed, so there is nothing to compare with; the first three causes
+            are named.
+        TuningError: `storage` cannot be used, or no worker process can be started.
     """
     budget = EFFORTS[effort][0] if budget is None else budget
     trials = EFFORTS[effort][1] if trials is None else trials
@@ -147,10 +150,14 @@ def tune(
         with turn:
             record = records.get(facts.key, fresh=True)
             known = _still_known(record)
+            if not facts.alternatives:
+                return _done(facts.unmeasured(_ALONE))
             search = _search(facts, known, trials, seed, storage or records.root / "studies.log", storage is not None)
             first = search.ask(1)
             if not first and record is not None:
                 return _done(facts.recorded(record))
+            if not first and not search.known:
+                return _done(facts.unmeasured(f"trials={trials} is the default alone: nothing was compared"))
             if measurer is None:
                 problem = Problem.of(kernel, call, outputs=outputs, updated=updated, values=values, seed=seed)
                 measurer = ProcessMeasurer(problem, default_store(), jobs)
@@ -158,9 +165,9 @@ def tune(
             try:
                 result = session.run(first)
             except _BudgetSpent:
-                note = f"the default was not measured within {budget:g} s: give a larger budget"
-                log.warning("%s: %s", kernel.__qualname__, note)
-                return _done(facts.unmeasured(note))
+                result = facts.unmeasured(f"the default was not measured within {budget:g} s: give a larger budget")
+            if not result.persisted:
+                log.warning("%s: %s", kernel.__qualname__, result.note)
             if result.persisted:
                 points = tuple(result.points)
                 made = Record(result.best, result.default, points, op, environment())
@@ -175,6 +182,10 @@ def tune(
             listener.close()
     log.info("%s", result.summary())
     return _done(result)
+
+
+class DefaultFailedError(TuningError):
+    """The default config of a kernel does not work for a call, so there is nothing to compare with."""
 
 
 class _BudgetSpent(Exception):
@@ -210,6 +221,11 @@ class _Facts:
     op: str
     key: ArtifactKey
     default: dict[str, Any]
+
+    @cached_property
+    def alternatives(self) -> list[dict[str, Any]]:
+        """The valid points but the default."""
+        return [config for config in self.kernel.tile_space.points(self.call) if config != self.default]
 
     def report(self, **values: Any) -> KernelReport:
         describe = getattr(self.call, "describe", None)
@@ -258,7 +274,7 @@ def _search(
     facts: _Facts, known: Sequence[Point], trials: int | None, seed: int, storage: str | Path, chosen: bool
 ) -> Search:
     space = facts.kernel.tile_space
-    points = [config for config in space.points(facts.call) if config != facts.default]
+    points = facts.alternatives
     if len(points) < ENUMERATED and not chosen:
         return Enumeration(points, known, None if trials is None else max(0, trials - 1))
     # Optuna wants the same values of a parameter in every trial of a study; records carry over what was measured.
@@ -321,17 +337,20 @@ class _Session:
         for point in self._search.known:
             self._points.setdefault(point.text, point)
         self._points.pop(config_text(self._facts.default), None)
-        cut_off = self._left() <= 0
+        cut_off, compared = self._left() <= 0, bool(self._points)
         self._end = self._start + self._budget
         note, best = self._confirm()
+        persisted = compared and not note
         default_seconds = self._default.seconds
         chosen = self._points.get(config_text(best))
         ratio = chosen.ratio if chosen is not None else 1.0
         default = Point(self._facts.default, "ok", default_seconds, 1.0)
         ordered = sorted(self._points.values(), key=lambda point: self._order.get(point.text, len(self._order)))
         others = [point for point in ordered if point.text != default.text]
-        if cut_off:
-            note = note or f"the search was cut off to stay within {self._budget:g} s"
+        if not compared:
+            note = f"no other config was measured within {self._budget:g} s, nothing was recorded: give a larger budget"
+        elif cut_off:
+            note = note or f"the search was cut off to stay within {self._budget:g} s; the next one goes on from there"
         return self._facts.report(
             best=best,
             default_seconds=default_seconds,
@@ -339,7 +358,7 @@ class _Session:
             points=(default, *others),
             measured=self._measured,
             seconds=time.monotonic() - self._start,
-            persisted=not note.startswith("timings"),
+            persisted=persisted,
             note=note,
         )
 
@@ -381,9 +400,9 @@ class _Session:
         """Turns what is known of a candidate into a point; one that the budget cut off is left for another
         run.
         """
-        if candidate.result.ok and not candidate.samples:
-            return
         result = candidate.result
+        if not candidate.samples and (result.ok or (result.outcome == "timeout" and self._left() <= 0)):
+            return
         ratio = candidate.seconds / self._default.seconds if result.ok else math.nan
         seconds = candidate.seconds if result.ok else math.nan
         point = Point(dict(candidate.config), result.outcome, seconds, ratio, result.cause)
@@ -406,8 +425,8 @@ class _Session:
             time_to_check = self._left()
             if candidate.result.ok:
                 candidate.result = self._check(candidate)
-                if candidate is self._default and candidate.result.outcome == "timeout" and time_to_check < _FIRST_RUN:
-                    raise _BudgetSpent
+            if candidate is self._default and candidate.result.outcome == "timeout" and time_to_check < _FIRST_RUN:
+                raise _BudgetSpent
             if candidate is self._default and not candidate.result.ok:
                 self._fail()
         if fresh:
@@ -424,7 +443,7 @@ class _Session:
             for found in candidates
             if not found.result.ok
         ]
-        raise TuningError(
+        raise DefaultFailedError(
             f"{self._facts.kernel.__qualname__}: the default config failed, there is nothing to compare with:"
             + "".join(f"\n  {cause}" for cause in causes[:3])
             + "\nNothing was recorded; run the operator once untuned to see the error in full."
@@ -441,7 +460,7 @@ class _Session:
                 to_compile.append(candidate)
         start = time.monotonic()
         limit = min(self._compile_limit, max(self._left(), 0.1))
-        results = self._measurer.compile([candidate.config for candidate in to_compile], limit)
+        results = self._measurer.compile([candidate.config for candidate in to_compile], limit, max(self._left(), 0.1))
         self._each_compile = (time.monotonic() - start) / max(1, len(to_compile))
         for candidate, result in zip(to_compile, results, strict=True):
             candidate.result = result
@@ -455,7 +474,7 @@ class _Session:
         limit = self._left() if candidate is self._default else 2.0 + 50.0 * self._usual
         result = _sane(self._measurer.check(candidate.config, min(limit, max(self._left(), 0.1))))
         if result.ok:
-            candidate.repeats = max(1, min(1000, int(_SAMPLE_SECONDS / max(result.seconds, 1e-7))))
+            candidate.repeats = _repeats_for(result.seconds)
         return result
 
     def _rounds(self, candidates: Sequence[_Candidate], rounds: int) -> None:
@@ -472,6 +491,8 @@ class _Session:
                     result = _sane(self._measurer.time(candidate.config, candidate.repeats, limit))
                     if result.ok:
                         candidate.samples.append(result.seconds)
+                        # The first launches of a process, or a busy moment, took longer than it needs.
+                        candidate.repeats = max(candidate.repeats, _repeats_for(result.seconds))
                     else:
                         candidate.result = result
                         if candidate is self._default:
@@ -537,6 +558,11 @@ class _Session:
         fastest = min(point.ratio for point in contenders)
         tied = [point for point in contenders if point.ratio <= fastest * (1 + _TIE)]
         return dict(min(tied, key=lambda point: self._order.get(point.text, len(self._order))).config)
+
+
+def _repeats_for(seconds: float) -> int:
+    """Launches in a sample."""
+    return max(1, min(1000, int(_SAMPLE_SECONDS / max(seconds, 1e-7))))
 
 
 def _rounds_for(seconds: float) -> int:

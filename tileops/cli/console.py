@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 
-def _writable(path: Path | None) -> Path | None:
+def writable(path: Path | None) -> Path | None:
     """Refuses a file that cannot be written, before the work whose result it is meant for."""
     if path is None:
         return None
@@ -33,7 +33,7 @@ def _writable(path: Path | None) -> Path | None:
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", callback=_writable, help="Write every number to this file, as JSON.")
+    Path | None, typer.Option("--json", callback=writable, help="Write every number to this file, as JSON.")
 ]
 
 

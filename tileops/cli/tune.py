@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tileops.cli import catalogue
-from tileops.cli.console import JsonFlag, output, print_json, usage_error
+from tileops.cli.console import JsonFlag, output, print_error, print_json, usage_error, writable
 
 if TYPE_CHECKING:
     from tileops.kernels.base import CallSpec, Kernel
@@ -36,42 +36,53 @@ def command(
         typer.Option("--storage", help="Optuna storage: postgresql://... lets many machines tune one study."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the search.")] = 0,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw parameters against time into this file.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", callback=writable, help="Draw parameters against time into this file."),
+    ] = None,
     progress: Annotated[bool, typer.Option(help="Show where the search stands.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure tile parameters for operators' cases, or for recorded calls; later processes use what was found."""
     from tileops.autotune import Report, tune
+    from tileops.autotune.session import DefaultFailedError
 
     if case and (not ops or len(ops) != 1):
         raise usage_error("--case needs exactly one operator")
     if case and calls is not None:
         raise usage_error("--case and --calls exclude each other")
     names = [catalogue.find_entry(name).name for name in ops] if ops else None
-    reports = [
-        tune(
-            kernel,
-            call,
-            op=op,
-            effort=effort,
-            budget=budget,
-            trials=trials,
-            seed=seed,
-            jobs=jobs or None,
-            storage=storage,
-            progress=progress,
-        )
-        for op, kernel, call in _problems(names, case, calls)
-    ]
+    reports, failed = [], 0
+    for op, kernel, call in _problems(names, case, calls):
+        try:
+            found = tune(
+                kernel,
+                call,
+                op=op,
+                effort=effort,
+                budget=budget,
+                trials=trials,
+                seed=seed,
+                jobs=jobs or None,
+                storage=storage,
+                progress=progress,
+            )
+        except DefaultFailedError as error:  # the others are tuned all the same
+            print_error(f"{op}: {error}")
+            failed += 1
+        else:
+            reports.append(found)
     report = Report.merge(reports)
-    if plot is not None:
-        report.plot(plot)
     if as_json:
         print_json(report.to_dict())
-        return
-    output().print(report.table(), highlight=False, markup=False, soft_wrap=True)
-    if len(report.kernels) > 1:
-        output().print(f"geometric mean of the speed-ups: {report.speedup:.2f}x", highlight=False)
+    else:
+        output().print(report.table(), highlight=False, markup=False, soft_wrap=True)
+        if len(report.kernels) > 1:
+            output().print(f"geometric mean of the speed-ups: {report.speedup:.2f}x", highlight=False)
+    if plot is not None:
+        report.plot(plot)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _problems(
