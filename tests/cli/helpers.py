@@ -11,7 +11,14 @@ from typing import Any
 from tests.store.helpers import environment
 
 
-def tileops(*arguments: object, cache: Path | None = None, code: int = 0, stdin: str | None = None, **env: str) -> str:
+def tileops(
+    *arguments: object,
+    cache: Path | None = None,
+    code: int = 0,
+    stdin: str | None = None,
+    timeout: float = 240.0,
+    **env: str,
+) -> str:
     """Standard output of ``tileops <arguments>``; standard error where an exit code but 0 is expected."""
     extra = dict(env)
     if cache is not None:
@@ -21,7 +28,7 @@ def tileops(*arguments: object, cache: Path | None = None, code: int = 0, stdin:
         env=environment(extra),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=timeout,
         input=stdin,
     )
     assert done.returncode == code, done.stdout + done.stderr

@@ -272,13 +272,16 @@ def test_the_demo_starts_without_compiling_on_an_empty_machine(tmp_path):
 
 @pytest.mark.nightly
 def test_an_imported_bundle_serves_every_case_without_compiling(tmp_path):
-    """Every kernel of every case of the manifest, from the cache that imported it and from the bundle itself."""
+    """Every kernel of every case of the manifest, from the cache that imported it and from the bundle itself.
+
+    Some 550 kernels are compiled first: two minutes on two idle cores.
+    """
     bundle = tmp_path / "all.tobundle"
-    assert tileops_json("warm", cache=tmp_path / "made")["failed"] == []
+    assert tileops_json("warm", cache=tmp_path / "made", timeout=1200.0)["failed"] == []
     run("cache", "export", bundle, cache=tmp_path / "made")
     run("cache", "import", bundle, "--trust", cache=tmp_path / "imported")
     found = needs()
-    assert len(found.programs) > 20
+    assert len(found.programs) > 500
     places = ({"cache_dir": str(tmp_path / "imported")}, {"cache_dir": "/proc/nowhere", "cache_path": (str(bundle),)})
     for place in places:
         jit.reset()
