@@ -72,7 +72,7 @@ class KernelCompileError(TileOpsError, RuntimeError):
 
 
 class ColdKernelError(TileOpsError, RuntimeError):
-    """A kernel is not in any cache and compiling is forbidden (``TILEOPS_JIT=forbid``).
+    """A kernel is not in any cache and compiling is forbidden (``TILEOPS_JIT=forbid``), or a CUDA graph is captured.
 
     The message names the key and the fields in which the nearest stored key differs.
     """

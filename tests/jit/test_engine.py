@@ -153,6 +153,15 @@ def test_forbidden_compile_names_what_differs():
     assert _value(jit.get_entry(_numbered(5))) == 5
 
 
+def test_a_cold_kernel_is_refused_while_a_cuda_graph_is_captured(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    program = Program.of("jit_test_bodies:no_such_body", ["ptr"], device="cuda", block=128)
+    for _ in range(2):
+        with pytest.raises(ColdKernelError, match="no_such_body.* while a CUDA graph is captured; make this call once"):
+            jit.get_entry(program, jit.cuda_target("sm_90a"))
+
+
 def test_a_store_entry_that_does_not_load_is_compiled_again():
     from tileops.errors import CacheWarning
     from tileops.jit.artifact import Artifact

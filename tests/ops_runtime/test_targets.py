@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.ops_runtime.test_effects import RAMP_ENTRY, RampKernel, _ramp_init, make
 from tests.ops_runtime.toys import fresh_kernel, make_op
 from tileops import backend
 from tileops.backend import registry
+from tileops.elementwise import SiluAndMulFwdOp
 from tileops.errors import (
     AmbiguousTargetError,
     BackendError,
@@ -22,7 +24,9 @@ from tileops.errors import (
     TileOpsWarning,
     UnknownTargetError,
 )
+from tileops.gemm import GemmFwdOp
 from tileops.kernels.base import TensorSpec
+from tileops.moe import SharedExpertMLPFwdOp
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +126,40 @@ def test_a_target_without_the_op_or_that_declines_is_an_error() -> None:
     backend.register_kernel_builder(cls.__name__, "acme", lambda *specs, **params: None)
     with pytest.raises(OpNotAvailableError, match=r"declines the inputs \(float32\[2\] on cpu"):
         cls(target="acme")(torch.ones(2))
+
+
+def test_a_composite_op_runs_its_composition_on_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target serves it by serving its stages; another builder would take the op itself."""
+
+    def gemm(*specs: Any, trans_b: bool, **params: Any) -> Any:
+        return lambda a, b: a @ (b.t() if trans_b else b)
+
+    def gated(*specs: Any, **params: Any) -> Any:
+        return lambda x: torch.nn.functional.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
+
+    for stage in (GemmFwdOp, SiluAndMulFwdOp):
+        monkeypatch.setattr(stage, "_cache_key", lambda op, *shapes: shapes)
+    backend.register_kernel_builder("GemmFwdOp", "acme", gemm)
+    tensors = torch.randn(3, 8), torch.randn(10, 8), torch.randn(8, 5)
+    with pytest.raises(OpNotAvailableError, match="SiluAndMulFwdOp.*acme"):
+        SharedExpertMLPFwdOp(target="acme")(*tensors)
+    backend.register_kernel_builder("SiluAndMulFwdOp", "acme", gated)
+    op = SharedExpertMLPFwdOp(target="acme")
+    assert {stage.target for stage in op.kernel_delegates()} == {"acme"}
+    expected = gated()(tensors[0] @ tensors[1].t()) @ tensors[2].t()
+    torch.testing.assert_close(op(*tensors), expected)
+    assert not list(op.iter_kernels()), "no kernel of ours"
+
+
+def test_an_op_without_tensors_runs_where_its_target_does() -> None:
+    cls = make(RAMP_ENTRY, RampKernel, _ramp_init)
+    backend.register_kernel_builder(cls.__name__, "acme", lambda n, **params: lambda: torch.arange(n) * 2.0)
+    backend.register_detector("acme", lambda device: device.type == "cpu")
+    assert cls(3, target="acme")().tolist() == [0.0, 2.0, 4.0]
+    backend.register_kernel_builder(cls.__name__, "elsewhere", lambda **params: None)
+    backend.register_detector("elsewhere", lambda device: False)
+    with pytest.raises(OpNotAvailableError, match="no kernel runs on .*cpu; pass a tensor or a device"):
+        cls(3, target="elsewhere")()
 
 
 def test_names_are_taken_once() -> None:

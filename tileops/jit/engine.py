@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -95,7 +96,8 @@ def get_entry(program: Program, target: Any = None) -> Entry:
 
     Raises:
         KernelCompileError: the program does not compile.
-        ColdKernelError: it is in no store and ``TILEOPS_JIT=forbid``.
+        ColdKernelError: it is in no store and ``TILEOPS_JIT=forbid``, or it is not in memory and a CUDA graph is being
+            captured.
     """
     if built_label() is None:
         recording.record_program(program)  # what an operator asks for follows from its call, which is recorded
@@ -107,6 +109,8 @@ def get_entry(program: Program, target: Any = None) -> Entry:
             slot = _slots.setdefault((program, target), _Slot())
     if slot.entry is not None:
         return slot.entry
+    if program.device == "cuda":
+        _refuse_capture(program)
     with slot.lock:
         if slot.entry is None:
             if slot.error is not None:
@@ -120,6 +124,16 @@ def get_entry(program: Program, target: Any = None) -> Entry:
                 _count(failed=1)
                 raise
         return slot.entry
+
+
+def _refuse_capture(program: Program) -> None:
+    """Loading a kernel waits for the device, which would end the capture with an error of the driver."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise ColdKernelError(
+            f"{program} is not loaded yet, and no kernel can be loaded while a CUDA graph is captured; make this call once "
+            "before the capture, or load it at start-up with `tileops.preload`."
+        )
 
 
 def compile_program(program: Program, target: Any = None) -> Artifact:

@@ -328,7 +328,7 @@ class Op(Planning, Boundary, Composing, Placing):
             on a product of axes.
         """
         static = self._static_axes
-        if not static:
+        if input_shapes and not static:
             _warn_full_shapes(type(self))
         return tuple(
             tuple(size for axis, size in enumerate(shape) if not {(i, axis), (i, axis - len(shape))} & static)
