@@ -131,8 +131,8 @@ def _refuse_capture(program: Program) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         raise ColdKernelError(
-            f"{program} is not loaded yet, and no kernel can be loaded while a CUDA graph is captured; make this call once "
-            "before the capture, or load it at start-up with `tileops.preload`."
+            f"{program} is not loaded yet, and no kernel can be loaded while a CUDA graph is captured; make this call "
+            "once before the capture, or load it at start-up with `tileops.preload`."
         )
 
 
