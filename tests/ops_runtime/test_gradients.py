@@ -209,6 +209,26 @@ def test_a_transform_below_autograd() -> None:
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.nightly
+def test_grad_inside_a_compiled_function_is_refused_as_of_every_custom_operator() -> None:
+    """A limit of PyTorch: once its own operators pass here, so should ours."""
+
+    @torch.library.custom_op("tileops_tests::square", mutates_args=())
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    square.register_fake(torch.empty_like)
+    square.register_autograd(
+        lambda ctx, grad: 2 * grad * ctx.saved_tensors[0],
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    for op in (square, AddFwdOp()):
+        arguments = (X, X)[: 1 if op is square else 2]
+        step = torch.compile(lambda *given, op=op: grad(lambda *given: op(*given).sum())(*given), backend="eager")
+        with pytest.raises(RuntimeError, match="setup_context"):
+            step(*arguments)
+
+
 def test_transforms_of_an_op_without_a_formula() -> None:
     op, x = make_op(fresh_kernel())(), torch.randn(3)
     with pytest.raises(BackwardError, match=f"{type(op).__name__}: backward: the operator has no gradient formula"):

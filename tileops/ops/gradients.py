@@ -9,6 +9,9 @@
 
 A formula computes with operators, so that it runs compiled, under a compiler and a second time. Gradients may come
 expanded or strided, and what was saved is never written.
+
+``backward()`` and `torch.autograd.grad` work eagerly and through a compiled function, `torch.func` eagerly. Inside
+`torch.compile`, PyTorch 2.13 refuses `torch.func.grad` of any custom operator, its own included.
 """
 
 from __future__ import annotations
