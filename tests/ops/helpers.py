@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from tileops import jit
@@ -13,6 +14,20 @@ from tileops.workloads import numerics
 from tileops.workloads.device import run_device
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _below_the_host() -> list[Any]:
+    kept = {("generic", torch.float32), ("x86-64-v3", torch.bfloat16), ("x86-64-v3", torch.float16)}
+    return [
+        pytest.param(level, dtype, marks=[] if (level, dtype) in kept else [pytest.mark.nightly])
+        for level in ("x86-64-v3", "generic")
+        for dtype in FLOATS
+    ]
+
+
+#: Instruction sets below the host's, with a dtype. Every kernel is compiled anew for each of them: the ordinary suite
+#: tries each dtype on one, the nightly tests on the other too.
+INSTRUCTION_SETS = pytest.mark.parametrize(("instruction_set", "dtype"), _below_the_host())
 
 
 def check(actual: torch.Tensor, expected: torch.Tensor, *, controls: bool = False, context: str = "") -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.ops.helpers import FLOATS, at_threads, bits, build, check, on_device, spec_of
+from tests.ops.helpers import FLOATS, INSTRUCTION_SETS, at_threads, bits, build, check, on_device, spec_of
 from tileops import settings
 from tileops.errors import SettingsError
 from tileops.gemm import GemmFwdOp
@@ -316,9 +316,8 @@ def test_calls_without_tile_parameters_have_one_point() -> None:
     assert list(GemmCpuKernel.tile_space.points(call)) == [GemmCpuKernel.default_config(call)]
 
 
-@pytest.mark.parametrize("instruction_set", ["x86-64-v3", "generic"])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_narrower_instruction_sets(dtype: torch.dtype, instruction_set: str) -> None:
+@INSTRUCTION_SETS
+def test_narrower_instruction_sets(instruction_set: str, dtype: torch.dtype) -> None:
     with settings.scope(cpu=instruction_set):
         try:
             cpu_target()

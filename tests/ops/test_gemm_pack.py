@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.ops.helpers import FLOATS, at_threads, bits, build, check, spec_of
+from tests.ops.helpers import FLOATS, INSTRUCTION_SETS, at_threads, bits, build, check, spec_of
 from tests.ops.test_gemm import call_of, operands
 from tileops import settings
 from tileops.errors import CheckError, SettingsError
@@ -304,9 +304,8 @@ def test_packed_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtyp
         assert torch.equal(serial, packed.buffer)
 
 
-@pytest.mark.parametrize("instruction_set", ["x86-64-v3", "generic"])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_layout_is_the_same_on_every_instruction_set(dtype: torch.dtype, instruction_set: str) -> None:
+@INSTRUCTION_SETS
+def test_the_layout_is_the_same_on_every_instruction_set(instruction_set: str, dtype: torch.dtype) -> None:
     a, b = cpu_operands(20, 70, 67, dtype)
     native = pack(b).buffer
     with settings.scope(cpu=instruction_set):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.ops.helpers import FLOATS, build, check, spec_of
+from tests.ops.helpers import INSTRUCTION_SETS, build, check, spec_of
 from tileops import settings
 from tileops.errors import SettingsError
 from tileops.jit import cpu_target
@@ -23,9 +23,15 @@ from tileops.workloads import elementwise, inputs, norm, rope
 pytestmark = pytest.mark.in_tree_kernels
 
 
-@pytest.fixture(params=["x86-64-v3", "generic"], autouse=True)
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    with settings.scope(cpu=request.param):
+WITH_INTEGERS = pytest.mark.parametrize(
+    INSTRUCTION_SETS.args[0],
+    [*INSTRUCTION_SETS.args[1], ("x86-64-v3", torch.int8), ("generic", torch.int8), ("generic", torch.int64)],
+)
+
+
+@pytest.fixture(autouse=True)
+def chosen(instruction_set: str) -> Iterator[None]:
+    with settings.scope(cpu=instruction_set):
         try:
             cpu_target()
         except SettingsError as error:
@@ -42,8 +48,8 @@ def strided(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("size", [1, 5, 37, 300])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_rms_norm(dtype: torch.dtype, size: int) -> None:
+@INSTRUCTION_SETS
+def test_rms_norm(instruction_set: str, dtype: torch.dtype, size: int) -> None:
     x, weight, output = (
         values((3, size), dtype),
         values((size,), dtype, "w"),
@@ -56,8 +62,8 @@ def test_rms_norm(dtype: torch.dtype, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 37, 300])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_silu_and_mul(dtype: torch.dtype, size: int) -> None:
+@INSTRUCTION_SETS
+def test_silu_and_mul(instruction_set: str, dtype: torch.dtype, size: int) -> None:
     x, output = values((3, 2 * size), dtype), torch.empty(3, size, dtype=dtype)
     for view in (x, strided(x)):
         call = GatedCall(function="silu_and_mul", x=spec_of(view), output=spec_of(output))
@@ -65,8 +71,8 @@ def test_silu_and_mul(dtype: torch.dtype, size: int) -> None:
         check(output, elementwise.silu_and_mul(x))
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.int8, torch.int64])
-def test_add(dtype: torch.dtype) -> None:
+@WITH_INTEGERS
+def test_add(instruction_set: str, dtype: torch.dtype) -> None:
     alpha = 3
     a, output = values((20, 37), dtype, "a"), torch.empty(20, 37, dtype=dtype)
     for b in (
@@ -81,8 +87,8 @@ def test_add(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dim", [2, 10, 100])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_rope(dtype: torch.dtype, dim: int) -> None:
+@INSTRUCTION_SETS
+def test_rope(instruction_set: str, dtype: torch.dtype, dim: int) -> None:
     x = values((2, 3, 4, dim), dtype)
     output = torch.empty_like(x)
     for layout in ("neox", "interleaved"):
