@@ -225,19 +225,31 @@ print(jit.stats().compiled, jit.stats().loaded, "numba" in sys.modules)
 """
 
 
+def _row_sums() -> None:
+    entry = jit.get_entry(Program.of("jit_test_bodies:row_sums", ["ptr", "ptr", "i64"], dtype="bf16"))
+    x, out = torch.arange(300.0).bfloat16(), torch.empty(3)
+    entry.launch(2, 3, x.data_ptr(), out.data_ptr(), 100)
+    assert torch.equal(out, x.float().view(3, 100).sum(1))
+
+
 def test_a_second_process_imports_no_numba(tmp_path):
-    cache = {"TILEOPS_CACHE_DIR": str(tmp_path / "shared"), "TILEOPS_CPU": "native"}
-    assert _process(_CALL, **cache).split() == ["1", "0", "True"]
+    cache = {"TILEOPS_CACHE_DIR": str(tmp_path / "cache"), "TILEOPS_CPU": "native"}
+    with settings.scope(cpu="native"):
+        _row_sums()
+    assert (jit.stats().compiled, jit.stats().loaded) == (1, 0)
     assert _process(_CALL, **cache, TILEOPS_JIT="forbid").split() == ["0", "1", "False"]
-    assert _process(_CALL, **{**cache, "TILEOPS_CPU": "generic"}).split() == ["1", "0", "True"]
+    with settings.scope(cpu="generic"):
+        _row_sums()
+    assert (jit.stats().compiled, jit.stats().loaded) == (2, 0), "another CPU takes none of the first one's kernels"
 
 
 def test_the_public_interface_of_numba_is_enough(tmp_path):
-    """With every private name gone, kernels still compile, and run the same."""
+    """With every private name gone, kernels still compile, and run the same in another process."""
     code = "from tileops.jit import _numba\n_numba.private_names_fit = lambda: False\n" + _CALL
-    cache = {"TILEOPS_CACHE_DIR": str(tmp_path / "public")}
-    assert _process(code, **cache).split() == ["1", "0", "True"]
-    assert _process(_CALL, **cache, TILEOPS_JIT="forbid").split() == ["0", "1", "False"]
+    assert _process(code, TILEOPS_CACHE_DIR=str(tmp_path / "cache")).split() == ["1", "0", "True"]
+    with settings.scope(jit="forbid"):
+        _row_sums()
+    assert (jit.stats().compiled, jit.stats().loaded) == (0, 1)
 
 
 def test_missing_private_names_are_noticed(monkeypatch, caplog):
