@@ -1,4 +1,4 @@
-"""The table of rules: every test and every fault that it names exists."""
+"""The tables of rules and of known failures: every test and every fault that they name exists."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from tests.manifest import test_mutations
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "manifest-rules.md").read_text()
+TEXT, FAILURES = ((ROOT / "docs" / page).read_text() for page in ("manifest-rules.md", "known-failures.md"))
 ROWS = [
     (rule, re.findall(r"`((?:[^`])+)`", held))
-    for rule, held in re.findall(r"^\| (.+?) \| (`.+`) \|$", TEXT.replace(r"\|", "\0"), re.MULTILINE)
+    for rule, held in re.findall(r"^\| (.+?) \| (`.+`) \|$", (TEXT + FAILURES).replace(r"\|", "\0"), re.MULTILINE)
 ]
 IDS = sorted({name.replace("\0", "|") for _, names in ROWS for name in names})
 FAULTS = {f"{entry} {change}" for entry, change, _ in test_mutations.ROWS}
@@ -31,7 +31,7 @@ def functions(path: Path) -> frozenset[str]:
 def test_there_is_a_row_for_every_rule() -> None:
     assert len(ROWS) >= 150
     assert len({rule for rule, _ in ROWS}) == len(ROWS)
-    assert len(ROWS) == len(re.findall(r"^\| (?!rule |--)", TEXT, re.MULTILINE))
+    assert len(ROWS) == len(re.findall(r"^\| (?!rule |kind of failure |--)", TEXT + FAILURES, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", IDS)

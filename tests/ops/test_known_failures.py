@@ -64,6 +64,13 @@ def test_a_large_half_precision_row_does_not_overflow_and_a_zero_row_is_nan_with
     assert RMSNormFwdOp((8,), eps=0.0)(torch.zeros(2, 8)).isnan().all()
 
 
+def test_long_sums_lose_nothing() -> None:
+    """One float32 total stops at 2**24 ones."""
+    ones = torch.ones(1, 2**25)
+    assert GemmFwdOp()(ones, ones).item() == 2**25
+    assert RMSNormFwdOp((2**25,), eps=0.0)(ones)[0, -1] == 1.0
+
+
 @pytest.mark.parametrize("at", ["first", "middle", "last"])
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 1023, 1025])
 def test_one_nan_reaches_its_whole_row_and_no_other(size: int, at: str) -> None:

@@ -16,6 +16,7 @@ from tileops.autotune.problem import record_key
 from tileops.autotune.record import Point, Record, default_records
 from tileops.autotune.report import KernelReport, Report
 from tileops.autotune.space import TileSpace
+from tileops.elementwise import LeakyReluFwdOp
 from tileops.kernels.base import TensorSpec
 from tileops.norm import RMSNormFwdOp
 
@@ -162,6 +163,19 @@ def test_forbidden_compiling_forbids_measuring(searches: list) -> None:
         op(torch.ones(4))
     assert kernel.builds == [DEFAULT]
     assert not searches
+
+
+@pytest.mark.nightly
+@pytest.mark.in_tree_kernels
+def test_tuning_at_the_first_call_writes_once() -> None:
+    """A search runs its candidates on tensors of its own: a call in place happens once, and a buffer is the caller's."""
+    op = LeakyReluFwdOp(negative_slope=0.5, inplace=True)
+    op.request_tune()
+    x = torch.full((70,), -1.0)
+    assert op(x) is x
+    assert torch.equal(x, torch.full((70,), -0.5))
+    op.autotune(x, budget=20.0)
+    assert torch.equal(x, torch.full((70,), -0.5))
 
 
 @pytest.mark.serial

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.helpers import run
+from tests.store.helpers import ROOT, run
 from tileops import jit
 from tileops.errors import KernelCompileError
 from tileops.jit import keys
@@ -126,6 +126,32 @@ def test_modules_beside_a_module_without_a_package_count(tmp_path):
     first = fingerprint(tmp_path)
     (tmp_path / "other.py").write_text("def scale(): return 2\n")
     assert fingerprint(tmp_path) != first
+
+
+@pytest.mark.nightly
+@pytest.mark.in_tree_kernels
+def test_an_edit_of_a_helper_or_a_constant_changes_the_result(tmp_path):
+    (tmp_path / "scaling.py").write_text(
+        "from tileops.jit import lang\n"
+        "from factors import factor\n"
+        "def tens():\n"
+        "    value = 10 * factor()\n"
+        "    def body(begin, end, tid, out):\n"
+        "        lang.store_i64(out, value)\n"
+        "    return body\n"
+    )
+    found = []
+    for text in ("def factor(): return 1\n", "def factor(): return 2\n", "K = 3\ndef factor(): return K\n",
+                 "K = 4\ndef factor(): return K\n", "K = 4\ndef factor(): return K\n"):  # fmt: skip
+        (tmp_path / "factors.py").write_text(text)
+        found += run(
+            "import torch; from tileops import jit; from tileops.jit import Program\n"
+            "out = torch.zeros(1, dtype=torch.int64)\n"
+            "jit.get_entry(Program.of('scaling:tens', ['ptr'])).launch(1, 1, out.data_ptr())\n"
+            "print(out.item(), jit.stats().compiled)",
+            env={"TILEOPS_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        ).split()
+    assert found == "10 1 20 1 30 1 40 1 40 0".split()
 
 
 def test_further_sources_can_be_named(tmp_path):
