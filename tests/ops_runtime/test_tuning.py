@@ -168,7 +168,7 @@ def test_forbidden_compiling_forbids_measuring(searches: list) -> None:
 @pytest.mark.nightly
 @pytest.mark.in_tree_kernels
 def test_tuning_at_the_first_call_writes_once() -> None:
-    """A search runs its candidates on tensors of its own: a call in place happens once, and a buffer is the caller's."""
+    """A search runs its candidates on tensors of its own."""
     op = LeakyReluFwdOp(negative_slope=0.5, inplace=True)
     op.request_tune()
     x = torch.full((70,), -1.0)

@@ -151,7 +151,7 @@ def test_an_edit_of_a_helper_or_a_constant_changes_the_result(tmp_path):
             "print(out.item(), jit.stats().compiled)",
             env={"TILEOPS_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}:{tmp_path}"},
         ).split()
-    assert found == "10 1 20 1 30 1 40 1 40 0".split()
+    assert found == ["10", "1", "20", "1", "30", "1", "40", "1", "40", "0"]
 
 
 def test_further_sources_can_be_named(tmp_path):
