@@ -1,4 +1,4 @@
-"""Cold ``torch.compile(fullgraph=True)``: one registration for each op that has a compile boundary.
+"""Cold ``torch.compile(fullgraph=True)``: one registration for each op that computes by kernels of its own.
 
 A registration gives the construction parameters and the tensors of one small call. The tests take every
 registered op through a compile whose first call is also the op's first call, eager never having run, and
@@ -73,6 +73,8 @@ COLD_COMPILES = (
     ColdCompile("GeluAndMulFwdOp", _tensors(_randn(6, 64)), dynamic=None),
     ColdCompile("GeluTanhAndMulFwdOp", _tensors(_randn(6, 64)), dynamic=None),
     ColdCompile("SiluAndMulBwdOp", _tensors(_randn(6, 32), _randn(6, 64)), dynamic=None),
+    ColdCompile("AlibiFwdOp", _tensors(), {"seq_len": 5, "num_heads": 6}, dynamic=None),
+    ColdCompile("SinusoidalFwdOp", _tensors(), {"seq_len": 5, "d_model": 6}, dynamic=None),
     ColdCompile("AddFwdOp", _tensors(_randn(6, 64), _randn(1, 64)), {"alpha": 2}),
     ColdCompile("LeakyReluFwdOp", _tensors(_randn(6, 64)), {"negative_slope": 0.5}),
     ColdCompile("LerpTensorFwdOp", _tensors(_randn(6, 64), _randn(1, 64), _randn(6, 1)), dynamic=None),

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.ops_runtime.toys import entry
 from tileops import backend
@@ -513,3 +515,14 @@ def test_an_op_without_tensors_takes_its_device_parameter() -> None:
     op = cls(4, device=torch.device("cpu"))
     op()
     assert op.eval_roofline() == (4, 16)
+
+
+def test_an_op_without_tensors_in_graphs_and_under_modes() -> None:
+    op = make(RAMP_ENTRY, RampKernel, _ramp_init)(3, device=torch.device("cpu"))
+    assert torch.compile(lambda: op() + 1, fullgraph=True, backend="eager")().tolist() == [1.0, 2.0, 3.0]
+    with FakeTensorMode():
+        assert isinstance(op(), FakeTensor)
+    equal = type(op)(3, device=torch.device("cpu"))  # the mode's call is that of this very op, not of an equal one
+    with FlopCounterMode(display=False):
+        equal()
+    assert equal.eval_roofline() == (3, 12)

@@ -315,10 +315,41 @@ def generate_composed(op: str, module: str, slots: Sequence[Slot], returns: str)
     return function
 
 
-def generate_without_tensors(op: str, module: str, returns: str) -> Callable[..., Any]:
-    """The function ``__call__`` of an op that takes no tensor."""
-    source = f"def __call__(self) -> {returns}:\n    return self._eager()\n"
-    function = execute(source, f"tileops {op}", {"torch": torch})["__call__"]
+def generate_without_tensors(
+    op: str,
+    module: str,
+    outputs: int,
+    returns: str,
+    operator: Callable[..., Any] | None,
+    dispatched: Callable[..., Any],
+) -> Callable[..., Any]:
+    """The function ``__call__`` of an op that takes no tensor.
+
+    Args:
+        op: class name.
+        module: module of the class.
+        outputs: how many tensors it returns.
+        returns: annotation of the result.
+        operator: the torch operator that a graph calls as ``operator(op, call)``, or None.
+        dispatched: called with the op where a mode looks on.
+    """
+    result = "[0]" if outputs == 1 else ""
+    lines = [f"def __call__(self) -> {returns}:"]
+    if operator is not None:
+        lines += [
+            "    if _compiling():",
+            f"        return {'' if outputs == 1 else 'tuple'}(_operator({op!r}, self._call)){result}",
+            f"    if not ({guards().expression}):",
+            f"        return {'' if outputs == 1 else 'tuple'}(_dispatched(self)){result}",
+        ]
+    names = {
+        "torch": torch,
+        "_compiling": torch.compiler.is_dynamo_compiling,
+        "_operator": operator,
+        "_dispatched": dispatched,
+        **guards().names,
+    }
+    function = execute("\n".join([*lines, "    return self._eager()", ""]), f"tileops {op}", names)["__call__"]
     function.__module__ = module
     function.__qualname__ = f"{op}.__call__"
     function.__doc__ = "Runs the op, which takes no tensor."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tileops.manifest.signature import OUT
-from tileops.ops import calling, dispatch, effects, signature_codegen
+from tileops.ops import calling, dispatch, effects, signature_codegen, without_tensors
 
 if TYPE_CHECKING:
     from tileops.manifest.entry import Entry
@@ -16,7 +16,7 @@ def generate(cls: type[Op], entry: Entry) -> None:
     """Adds what the manifest entry implies to an op class.
 
     An entry with call-time tensors and no composition gets torch operators, one for each effect branch. A
-    composite op runs its stages, which have theirs; one without call-time tensors has nothing to dispatch on.
+    composite op runs its stages, which have theirs; those without call-time tensors share one (see `without_tensors`).
     """
     slots = slots_of(entry)
     held = [calling.Slot(name, cpu=decl.cpu, optional=decl.optional is not None) for name, decl in _held(entry)]
@@ -40,7 +40,17 @@ def generate(cls: type[Op], entry: Entry) -> None:
     operator = next(iter(cls._operators.values())) if cls._plain and cls._operators else None
     cls._operator = operator
     if not slots:
-        cls.__call__ = calling.generate_without_tensors(cls.__name__, cls.__module__, returns_of(entry))  # type: ignore[method-assign]
+        operator = None if held else without_tensors.operator
+        if operator is not None:
+            without_tensors.register(cls)
+        cls.__call__ = calling.generate_without_tensors(  # type: ignore[method-assign]
+            cls.__name__,
+            cls.__module__,
+            len(entry.signature.outputs),
+            returns_of(entry),
+            operator,
+            without_tensors.dispatched,
+        )
         cls.forward = cls.__call__  # type: ignore[method-assign]
         return
     call, eager = calling.generate(cls.__name__, cls.__module__, slots, returns_of(entry), operator, cls._packed_input)
