@@ -10,6 +10,7 @@ from unittest import mock
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from tests.ptx.ptxsim import GlobalMemory, Machine, Program, launch, parse
 from tileops.jit.cuda import compile_to_ptx, cuda_target
@@ -24,6 +25,16 @@ DTYPES = ("float32", "bfloat16", "float16")
 NUMPY = {"bfloat16": np.dtype(ml_dtypes.bfloat16)} | {
     name: np.dtype(name) for name in ("float32", "float16", "bool", "uint8", "int8", "int16", "int32", "int64")
 }
+#: Dtypes with architectures. The PTX of the two differs in its header: each dtype is tried on one of them, and on the
+#: other in the nightly tests.
+DTYPES_AND_ARCHS = pytest.mark.parametrize(
+    ("dtype", "arch"),
+    [
+        pytest.param(dtype, arch, marks=[] if number % 2 == place else [pytest.mark.nightly])
+        for number, dtype in enumerate(DTYPES)
+        for place, arch in enumerate(ARCHS)
+    ],
+)
 #: Largest error against the float64 reference, absolute and relative.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1.6e-2, "float16": 1e-3}
 DEVICE = {arch: DeviceFacts("cuda", 0, arch.rstrip("a"), 4, 164 << 10) for arch in ARCHS}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ptx.harness import ARCHS, DEVICE, Device, assert_close, facts_of, random
+from tests.ptx.harness import DEVICE, DTYPES_AND_ARCHS, Device, assert_close, facts_of, random
 from tileops.kernels.base import TensorSpec
 from tileops.kernels.norm.call_spec import RMSNormBwdCall
 from tileops.kernels.norm.rms_norm_bwd_cuda import RMSNormBwdCudaKernel
@@ -134,8 +134,7 @@ def test_no_rows_give_a_gradient_of_zeros() -> None:
         assert not found.any()
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@DTYPES_AND_ARCHS
 def test_nothing_spills_in_the_largest_block(dtype: str, arch: str) -> None:
     item = 4 if dtype == "float32" else 2
     for size in (64, 576, 8192, 33):

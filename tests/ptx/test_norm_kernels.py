@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ptx.harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
+from tests.ptx.harness import ARCHS, DEVICE, DTYPES, DTYPES_AND_ARCHS, Device, assert_close, facts_of, parsed, random
 from tileops.kernels.norm.call_spec import RMSNormCall
 from tileops.kernels.norm.rms_norm_cuda import RMSNormCudaKernel
 
+pytestmark = pytest.mark.xdist_group("ptx-norm")  # its tests share programs, which each process compiles
 EPS = 1e-6
 
 
@@ -47,8 +48,7 @@ def run(
     return program, device
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@DTYPES_AND_ARCHS
 @pytest.mark.parametrize(
     ("rows", "size", "form"),
     [
@@ -103,7 +103,7 @@ def test_several_normalized_axes(dtype):
     run(x, random((2, 3, 4, 8), dtype, 3), dtype, "sm_90a", ndim=4)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90a"])
 @pytest.mark.parametrize("block", [128, 256, 512, 1024])
 def test_every_block_of_the_tile_space(block, arch):
     for size in (256, 1000, 4096, 8192):

@@ -15,6 +15,7 @@ from tileops.kernels.rope.rope_cuda import LongRoPECudaKernel, RoPECudaKernel, R
 from tileops.kernels.rope.scaling import llama31, long_rope, yarn
 from tileops.workloads import rope
 
+pytestmark = pytest.mark.xdist_group("ptx-rope")  # its tests share programs, which each process compiles
 #: The PTX of the two differs in its header; the other one runs nightly.
 ONE_ARCH = (ARCHS[0], pytest.param(ARCHS[1], marks=pytest.mark.nightly))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.ptx.harness import ARCHS, DEVICE, DTYPES, Device, assert_close, facts_of, parsed, random
+from tests.ptx.harness import DEVICE, DTYPES_AND_ARCHS, Device, assert_close, facts_of, parsed, random
 from tileops.jit.program import Program
 from tileops.kernels.elementwise.silu_and_mul_bwd_call import SiluAndMulBwdCall
 from tileops.kernels.elementwise.silu_and_mul_bwd_cuda import SiluAndMulBwdCudaKernel
@@ -30,8 +29,7 @@ def run(
     return program
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@DTYPES_AND_ARCHS
 def test_silu_and_mul_bwd(dtype: str, arch: str) -> None:
     for rows, size, whole in ((1, 16, True), (3, 64, True), (5, 7, False), (2, 1, False), (7, 520, True)):
         program = run(random((rows, size), dtype), random((rows, 2 * size), dtype, 1), dtype, arch)

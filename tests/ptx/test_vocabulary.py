@@ -86,8 +86,15 @@ def unary(word: str) -> Program:
     return Program.of("tests.cuda.bodies:unary", ["ptr", "ptr", "i64"], device="cuda", block=128, word=word)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(
+    ("word", "arch"),
+    [
+        # Each word on one architecture, on the other in the nightly tests.
+        pytest.param(word, arch, marks=[] if number % 2 == place else [pytest.mark.nightly])
+        for number, word in enumerate(WORDS)
+        for place, arch in enumerate(ARCHS)
+    ],
+)
 def test_accuracy(word: str, arch: str) -> None:
     reference, limit, tolerance = WORDS[word]
     rng = np.random.default_rng(3)
