@@ -46,6 +46,7 @@ DOCUMENTED = ("torch._check", "torch._dynamo", "torch._inductor.config", "torch.
 PRIVATE = {
     "jit/_numba.py": ("numba", "llvmlite"),
     "jit/_numba_cuda.py": ("numba", "numba_cuda"),
+    "jit/cpu/_torch_tensors.py": ("torch",),
     "ops/_torch_guards.py": ("torch",),
 }
 
@@ -177,7 +178,7 @@ def _documented(chain: str) -> bool:
     return any(chain.startswith(name) for name in DOCUMENTED)
 
 
-def test_private_names_of_other_packages_stay_in_three_files() -> None:
+def test_private_names_of_other_packages_stay_in_few_files() -> None:
     wrong = [
         use
         for path in sources()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from tileops.jit.artifact import Artifact, ArtifactKey
-from tileops.jit.cpu import parallel
+from tileops.jit.cpu import direct, parallel
 from tileops.jit.cpu.target import CpuTarget, cpu_target
 from tileops.jit.engine import (
     CompileEvent,
@@ -50,6 +50,7 @@ __all__ = [
     "cpu_target",
     "cuda_target",
     "default_target",
+    "direct",
     "get_entry",
     "load",
     "on_compile",

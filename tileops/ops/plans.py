@@ -6,10 +6,11 @@ import linecache
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from tileops.jit import direct
 from tileops.kernels import pages
 from tileops.kernels.base import contiguous_strides
 from tileops.manifest.signature import OUT
@@ -256,7 +257,12 @@ def allocate_and_launch(
         sources.append("call" if like is None else "like")
     launched = tuple(f"t{place}" for place, name in enumerate(names) if name != OUT)
     make = _composer(len(names), launched, len(held), tuple(sources), device.type == "cuda")
-    return make(launch, [*values, *held], device.index)
+    run = make(launch, [*values, *held], device.index)
+    binding = direct.binding_of(launch)
+    if binding is None or held or sources != ["like"] or OUT in names:
+        return run
+    shape, dtype = cast("tuple[tuple[int, ...], torch.dtype]", outputs[0])
+    return direct.direct(binding, len(names), shape, dtype, run) or run
 
 
 def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device, launch: Callable[..., None]) -> Run:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tileops.errors import KernelCompileError
 from tileops.jit.artifact import Artifact
-from tileops.jit.cpu import parallel, wrapper
+from tileops.jit.cpu import direct_ir, parallel, wrapper
 from tileops.jit.cpu.elf import undefined_symbols
 from tileops.jit.cpu.loader import LIBC_SYMBOLS, Loaded, load, python_symbol
 from tileops.jit.cpu.target import CpuTarget, target_machine
@@ -36,19 +36,30 @@ class CpuEntry:
 
     Attributes:
         launch: ``launch(threads, n, *args)``; see `tileops.jit.cpu.wrapper`. It keeps its code in memory.
+        loaded: the code.
         program: what was compiled.
         facts: facts of the artifact.
     """
 
-    __slots__ = ("facts", "launch", "program")
+    __slots__ = ("facts", "launch", "loaded", "program")
 
     launch: Callable[..., None]
 
     def __init__(self, program: Program, loaded: Loaded, facts: dict[str, Any]) -> None:
         self.program = program
         self.facts = facts
-        doc = f"launch(threads, n{''.join(', ' + kind for kind in program.args)})"
-        self.launch = _builtin(program.name, loaded, doc)
+        self.loaded = loaded
+        self.launch = self.builtin(wrapper.ENTRY, f"launch(threads, n{''.join(', ' + kind for kind in program.args)})")
+
+    def builtin(self, symbol: str, doc: str, state: tuple[Any, ...] = ()) -> Callable[..., Any]:
+        """A built-in function of Python that runs `symbol` of the loaded code.
+
+        Args:
+            symbol: an exported function of the convention ``METH_FASTCALL``.
+            doc: its docstring.
+            state: what the function finds in the tuple that is its first argument.
+        """
+        return _builtin(self.program.name, self.loaded, symbol, doc, state)
 
     def __repr__(self) -> str:
         return f"CpuEntry({self.program})"
@@ -59,8 +70,8 @@ _new_function.restype = ctypes.py_object
 _new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
 
-def _builtin(name: str, loaded: Loaded, doc: str) -> Callable[..., None]:
-    """A built-in function of Python that runs the entry point of `loaded`.
+def _builtin(name: str, loaded: Loaded, symbol: str, doc: str, state: tuple[Any, ...]) -> Callable[..., Any]:
+    """A built-in function of Python that runs `symbol` of `loaded`; its ``__self__`` begins with `state`.
 
     The interpreter reads a built-in function's ``PyMethodDef`` when it collects garbage and when it frees the
     function, so the definition must outlive the function: it is kept by ``__self__``, which is the last thing a
@@ -68,9 +79,9 @@ def _builtin(name: str, loaded: Loaded, doc: str) -> Callable[..., None]:
     """
     strings = (name.encode(), doc.encode())
     definition = struct.pack(
-        "@PPiP", _buffer(strings[0]), loaded.addresses[wrapper.ENTRY], _METH_FASTCALL, _buffer(strings[1])
+        "@PPiP", _buffer(strings[0]), loaded.addresses[symbol], _METH_FASTCALL, _buffer(strings[1])
     )
-    return _new_function(_buffer(definition), (loaded, definition, *strings), None)
+    return _new_function(_buffer(definition), (*state, loaded, definition, *strings), None)
 
 
 def _buffer(data: bytes) -> int:
@@ -134,13 +145,13 @@ def load_entry(program: Program, target: CpuTarget, artifact: Artifact) -> CpuEn
     for name in sorted({name for code in objects for name in undefined_symbols(code)}):
         if name in runtime:
             symbols[name] = runtime[name]
-        elif name in wrapper.PYTHON_SYMBOLS or name in LIBC_SYMBOLS:
+        elif name in wrapper.PYTHON_SYMBOLS or name in direct_ir.PYTHON_SYMBOLS or name in LIBC_SYMBOLS:
             symbols[name] = python_symbol(name)
         elif name in _NUMBA_SYMBOLS:
             symbols[name] = python_symbol("abort")
         elif name != artifact.facts["symbol"]:
             raise KernelCompileError(f"{program}: the stored object needs the unknown symbol {name!r}")
-    return CpuEntry(program, load(objects, [wrapper.ENTRY], symbols), dict(artifact.facts))
+    return CpuEntry(program, load(objects, [wrapper.ENTRY, direct_ir.ENTRY], symbols), dict(artifact.facts))
 
 
 class _Fork(threading.local):

@@ -19,6 +19,8 @@ from typing import Literal
 
 import llvmlite.binding as llvm
 
+from tileops.jit.cpu.direct_ir import direct_ir
+
 #: Name of the Python-callable function in the wrapper's object.
 ENTRY = "tileops_launch"
 
@@ -148,6 +150,7 @@ team:
 }}
 
 {_python_function(args, passed)}
+{direct_ir(args)}
 """
 
 

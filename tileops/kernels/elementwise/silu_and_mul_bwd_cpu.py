@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tileops.autotune.space import TileSpace
-from tileops.jit import parallel
+from tileops.jit import direct, parallel
+from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, TensorSpec
 from tileops.kernels.elementwise.silu_and_mul_bwd_call import SiluAndMulBwdCall, SiluAndMulBwdInterface
@@ -54,13 +55,10 @@ class SiluAndMulBwdCpuKernel(Kernel, SiluAndMulBwdInterface):
         (grad_row, grad_element), (x_row, x_element) = (_byte_steps(tensor) for tensor in (call.grad_out, call.x))
         sizes = (rows * blocks, blocks, columns, grad_row, x_row, columns * x_element)
         limit = parallel.limit(5 * rows * columns * item / 1024 * _NS_PER_KIB)
-        entry, team = self.entries["main"].launch, parallel.team
         if _is_dense(call):
-
-            def dense(grad_out: Any, x: Any, grad_x: Any) -> None:
-                entry(team(limit) if limit else 0, *sizes, grad_out.data_ptr(), x.data_ptr(), grad_x.data_ptr())
-
-            return dense
+            tensors = (Address(0), Address(1), Address(2))
+            return direct.launcher(self.entries["main"], limit, sizes[0], (*sizes[1:], *tensors), 3)
+        entry, team = self.entries["main"].launch, parallel.team
 
         def gathered(grad_out: Any, x: Any, grad_x: Any) -> None:
             threads = team(limit) if limit else 0

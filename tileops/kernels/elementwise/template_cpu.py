@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from tileops.autotune.space import TileSpace
-from tileops.jit import parallel
+from tileops.jit import direct, parallel
+from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels import pages
 from tileops.kernels.base import Config, KernelInterface, TensorSpec, contiguous_strides
@@ -249,12 +250,16 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         sources = [(operand.argument, operand.offset * operand.itemsize) for operand in operands]
         kib = output.numel * (output.itemsize + sum([operand.itemsize for operand in operands])) / 1024
         limit = parallel.limit(kib * self.cost(call))
-        entry = self.entries["main"].launch
         if plan.form == "tiles":
-            return _bind_tiles(entry, limit, plan.units, geometry, constants, sources)
-        inputs = len(cast(KernelInterface, self).tensors) - 1
-        arity = inputs if sources == [(place, 0) for place in range(inputs)] else 0
-        return _bind_rows(entry, limit, plan.units, geometry, constants, sources, arity)
+            return _bind_tiles(self.entries["main"].launch, limit, plan.units, geometry, constants, sources)
+        last = len(cast(KernelInterface, self).tensors) - 1
+        arguments = (
+            *(ctypes.addressof(geometry), ctypes.addressof(constants)),
+            *(Address(place, offset) for place, offset in sources),
+            *(0 for _ in range(MAX_OPERANDS - len(sources))),
+            Address(last),
+        )
+        return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, (geometry, constants))
 
 
 _Words = ctypes.Array[ctypes.c_int64]
@@ -264,41 +269,6 @@ _Words = ctypes.Array[ctypes.c_int64]
 def _constants(words: tuple[int, ...]) -> _Words:
     """Scalar parameters in memory; the calls of an op share them."""
     return (ctypes.c_int64 * max(len(words), 1))(*words)
-
-
-def _bind_rows(
-    entry: Callable[..., None],
-    limit: int,
-    units: int,
-    geometry: _Words,
-    constants: _Words,
-    sources: list[tuple[int, int]],
-    arity: int,
-) -> Callable[..., None]:
-    """The launcher of the rows form; one or two whole tensors, as `arity` says, are read without a loop."""
-    where, scalars, team = ctypes.addressof(geometry), ctypes.addressof(constants), parallel.team
-    # The default argument keeps the memory behind the addresses alive as long as the launcher.
-    keep = (geometry, constants)
-    if arity == 1:
-
-        def unary(a: Any, output: Any, _keep: Any = keep) -> None:
-            entry(team(limit) if limit else 0, units, where, scalars, a.data_ptr(), 0, 0, output.data_ptr())
-
-        return unary
-    if arity == 2:
-
-        def binary(a: Any, b: Any, output: Any, _keep: Any = keep) -> None:
-            threads = team(limit) if limit else 0
-            entry(threads, units, where, scalars, a.data_ptr(), b.data_ptr(), 0, output.data_ptr())
-
-        return binary
-    unused = [0] * (MAX_OPERANDS - len(sources))
-
-    def any_arity(*tensors: Any, _keep: Any = keep) -> None:
-        addresses = [tensors[argument].data_ptr() + offset for argument, offset in sources]
-        entry(team(limit), units, where, scalars, *addresses, *unused, tensors[-1].data_ptr())
-
-    return any_arity
 
 
 def _bind_tiles(

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from tileops.autotune.space import TileSpace
-from tileops.jit import parallel
+from tileops.jit import direct, parallel
+from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
@@ -72,16 +73,9 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
 
         if _is_dense(call):
             geometry = geometry_of([outer], call.x.itemsize)
-            where = ctypes.addressof(geometry)
-
-            def dense(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
-                factors: Any = ones if weight is None else weight
-                entry(
-                    team(limit) if limit else 0,
-                    rows, size, eps, where, x.data_ptr(), factors.data_ptr(), output.data_ptr(),
-                )  # fmt: skip
-
-            return dense
+            factor = Address(1) if ones is None else ones.data_ptr()
+            arguments = (size, eps, ctypes.addressof(geometry), Address(0), factor, Address(2))
+            return direct.launcher(self.entries["main"], limit, rows, arguments, 3, (geometry, ones))
 
         weight_axes = ((size,), (1,)) if call.weight is None else axes_of(call.weight.shape, call.weight.strides)
         geometry = geometry_of([outer, inner, weight_axes], call.x.itemsize)

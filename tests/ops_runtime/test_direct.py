@@ -1,0 +1,154 @@
+"""Small calls that native code does as a whole: the same results, and Python wherever native code cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
+from tileops.jit.cpu import _torch_tensors
+from tileops.norm import RMSNormFwdOp
+from tileops.ops.base import Op
+
+
+def run_of(op: Op, *tensors: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """What the op runs for tensors like these after a few calls."""
+    for _ in range(4):
+        op(*tensors)
+    hot = op._hot
+    plan = next(plan for plan in (hot.bare, hot.full) if plan.fits(*tensors))
+    return plan.run
+
+
+def is_direct(run: Callable[..., Any]) -> bool:
+    return type(run) is type(len)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    _torch_tensors.functions.cache_clear()
+    yield
+    _torch_tensors.functions.cache_clear()
+
+
+X, W = torch.randn(3, 64), torch.randn(64)
+
+
+@pytest.mark.parametrize(
+    ("make", "tensors", "expected"),
+    [
+        (AddFwdOp, (X, W), X + W),
+        (AddFwdOp, (X[:, ::2], torch.ones(3, 32)), X[:, ::2] + 1),
+        (lambda: RMSNormFwdOp((64,), eps=1e-6), (X, W), torch.nn.functional.rms_norm(X, (64,), W, 1e-6)),
+        (lambda: RMSNormFwdOp((64,), eps=1e-6), (X,), torch.nn.functional.rms_norm(X, (64,), None, 1e-6)),
+        (SiluAndMulFwdOp, (X,), torch.nn.functional.silu(X[:, :32]) * X[:, 32:]),
+    ],
+)
+def test_small_calls_are_direct(make: Callable[[], Op], tensors: tuple, expected: torch.Tensor) -> None:
+    op = make()
+    run = run_of(op, *tensors)
+    if tensors[0].is_contiguous():
+        assert is_direct(run)
+    operands = tensors + (None,) * (len(op._input_names) - len(tensors))
+    for _ in range(3):
+        result = run(*operands)
+        assert result.is_contiguous() and type(result) is torch.Tensor
+        torch.testing.assert_close(result, expected)
+    with torch.inference_mode():
+        assert run(*operands).is_inference()
+    assert not result.is_inference()
+
+
+def test_results_live_as_long_as_they_are_held() -> None:
+    op = AddFwdOp()
+    run = run_of(op, X, W)
+    results = [run(X, W) for _ in range(100)]
+    assert len({result.data_ptr() for result in results}) == 100
+    storage = results[0].untyped_storage()
+    del results
+    torch.testing.assert_close(torch.empty(0).set_(storage), (X + W).view(-1))
+
+
+def test_what_native_code_does_not_know_goes_through_python() -> None:
+    run = run_of(AddFwdOp(), X, W)
+    assert is_direct(run)
+
+    class Marked(torch.Tensor):
+        pass
+
+    torch.testing.assert_close(run(X.as_subclass(Marked), W), X + W)
+    torch.testing.assert_close(run(torch.nn.Parameter(X, requires_grad=False), W), X + W)
+    with pytest.raises(TypeError, match="run"):
+        run(X)
+    with pytest.raises(AttributeError, match="data_ptr"):
+        run(X, 3)
+
+
+def test_without_memory_the_error_is_torchs(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code that gets no memory asks Python, which raises, or gets some."""
+    functions = _torch_tensors.functions()
+    assert functions is not None
+    prototype = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int] * 3, ctypes.c_void_p
+    )
+    asked = []
+
+    def nothing(*arguments: object) -> int:
+        asked.append(arguments)
+        return 1
+
+    callback = prototype(nothing)
+    address = ctypes.cast(callback, ctypes.c_void_p).value or 0
+    monkeypatch.setattr(_torch_tensors, "functions", lambda: replace(functions, empty_strided=address))
+    run = run_of(AddFwdOp(), X, W)
+    asked.clear()
+    torch.testing.assert_close(run(X, W), X + W)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("name", _torch_tensors._NAMES)
+def test_without_a_private_name_calls_go_through_python(
+    name: str, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_torch_tensors._NAMES, name, (_torch_tensors._NAMES[name][0], "tileops_no_such_symbol"))
+    run = run_of(AddFwdOp(), X, W)
+    assert not is_direct(run)
+    torch.testing.assert_close(run(X, W), X + W)
+
+
+@pytest.mark.parametrize("version", ["2.12.1", "2.15.0a0+git"])
+def test_an_unknown_torch_is_not_trusted(version: str, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    assert _torch_tensors.functions() is None
+
+
+def test_answers_are_checked() -> None:
+    libraries = {name: ctypes.PyDLL(name) for name in ("libtorch_cpu.so", "libtorch_python.so")}
+    calls = {name: getattr(libraries[library], symbol) for name, (library, symbol) in _torch_tensors._NAMES.items()}
+    assert _torch_tensors._self_check(calls, {torch.float32: 6}) is None
+    assert "float32" in (_torch_tensors._self_check(calls, {torch.float32: 7}) or "")
+    assert "another address" in (_torch_tensors._self_check({**calls, "data_ptr": lambda handle, found: 0}, {}) or "")
+
+
+def test_threads_share_a_call() -> None:
+    op = AddFwdOp()
+    run_of(op, X, W)
+    expected, wrong = X + W, []
+
+    def work() -> None:
+        for _ in range(500):
+            if not torch.equal(op(X, W), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,155 @@
+"""Small calls without Python between them and the kernel: allocate the output, read the addresses, run.
+
+A small elementwise operation takes less time than the Python code around it. Every kernel's wrapper therefore has a
+second built-in function, which does the work of a whole call on torch's own tensors (`direct_ir`). What it cannot do, a
+tensor of another type or memory that is not to be had, it leaves to an ordinary Python function.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tileops.jit.cpu import _torch_tensors, parallel
+from tileops.jit.cpu.direct_ir import ENTRY, WORDS
+
+if TYPE_CHECKING:
+    import torch
+
+    from tileops.jit.cpu.kernel import CpuEntry
+
+#: Tensors that a call may pass.
+MAX_TENSORS = 8
+
+
+class Address(NamedTuple):
+    """An argument of a kernel: the address of a tensor.
+
+    Attributes:
+        place: number of the tensor among those that are launched, the output last.
+        offset: bytes that are added.
+    """
+
+    place: int
+    offset: int = 0
+
+
+Argument = int | float | Address
+
+
+class Binding(NamedTuple):
+    """A kernel bound to a call of one signature: what its entry gets.
+
+    Attributes:
+        entry: the loaded kernel.
+        limit: see `parallel.limit`.
+        units: units of work.
+        arguments: of the entry after ``threads`` and ``n``.
+        keep: owns the memory behind constant addresses.
+    """
+
+    entry: CpuEntry
+    limit: int
+    units: int
+    arguments: tuple[Argument, ...]
+    keep: Any = None
+
+
+def launcher(
+    entry: CpuEntry, limit: int, units: int, arguments: Sequence[Argument], tensors: int, keep: Any = None
+) -> Callable[..., None]:
+    """``launch(*tensors)`` of a kernel that gets constants and addresses; `binding_of` finds them in it.
+
+    Args:
+        entry: the loaded kernel.
+        limit: see `parallel.limit`.
+        units: units of work.
+        arguments: of the entry after ``threads`` and ``n``.
+        tensors: how many tensors are launched, with the output.
+        keep: owns the memory behind constant addresses.
+    """
+    binding = Binding(entry, limit, units, tuple(arguments), keep)
+    pattern = tuple([(item.place, item.offset != 0) if type(item) is Address else None for item in arguments])
+    make = _maker(pattern, tensors, limit == 0)
+    values = [item.offset if type(item) is Address else item for item in arguments]
+    made: Callable[..., None] = make(binding, entry.launch, parallel.team, limit, units, *values)
+    return made
+
+
+def binding_of(launch: Callable[..., Any]) -> Binding | None:
+    """The binding of a function that `launcher` made, or None."""
+    defaults = getattr(launch, "__kwdefaults__", None)
+    return None if defaults is None else defaults.get("_binding")
+
+
+@lru_cache(maxsize=256)
+def _maker(pattern: tuple[tuple[int, bool] | None, ...], tensors: int, serial: bool) -> Callable[..., Any]:
+    """Writes the launch out: a loop over tensors costs more than a small kernel."""
+    passed = []
+    for number, item in enumerate(pattern):
+        if item is None:
+            passed.append(f"v{number}")
+        else:
+            place, moved = item
+            passed.append(f"t{place}.data_ptr()" + (f" + v{number}" if moved else ""))
+    threads = "0" if serial else "team(limit)"
+    formal = "".join(f", v{number}" for number in range(len(pattern)))
+    source = (
+        f"def make(binding, entry, team, limit, units{formal}):\n"
+        f"    def launch({', '.join(f't{place}' for place in range(tensors))}, *, _binding=binding):\n"
+        f"        entry({', '.join([threads, 'units', *passed])})\n"
+        "    return launch\n"
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<tileops launch>", "exec"), namespace)
+    made: Callable[..., Any] = namespace["make"]
+    return made
+
+
+def direct(
+    binding: Binding, count: int, shape: tuple[int, ...], dtype: torch.dtype, otherwise: Callable[..., Any]
+) -> Callable[..., Any] | None:
+    """``run(*tensors)``: allocates the output, runs the kernel, returns the output.
+
+    Args:
+        binding: a kernel that is launched with the tensors of the call and then the output.
+        count: tensors that a call passes; None among them where the kernel does not use that one.
+        shape: of the output, which is contiguous and on the CPU.
+        dtype: of the output.
+        otherwise: does the same in Python, for tensors of other types and where memory is short.
+
+    Returns:
+        None where that cannot be done: threads, many tensors, a torch whose tensors are not known.
+    """
+    functions = _torch_tensors.functions()
+    if functions is None or binding.limit != 0 or count > MAX_TENSORS or dtype not in functions.dtypes:
+        return None
+    rank = len(shape)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(rank)]
+    extents = struct.pack(f"@{2 * rank}q", *shape, *strides)
+    places = {item.place for item in binding.arguments if type(item) is Address}
+    header = {
+        "count": count,
+        "used": sum(1 << place for place in places if place < count),
+        "units": binding.units,
+        "rank": rank,
+        "sizes": _torch_tensors.address_of(extents),
+        "strides": _torch_tensors.address_of(extents) + 8 * rank,
+        "dtype": functions.dtypes[dtype],
+    }
+    words = [header[name] if name in header else getattr(functions, name) for name in WORDS]
+    for kind, item in zip(binding.entry.program.args, binding.arguments, strict=True):
+        words += [item.place, item.offset] if isinstance(item, Address) else [-1, _bits(kind, item)]
+    descriptor = struct.pack(f"@{len(words)}q", *words)
+    return binding.entry.builtin(ENTRY, "direct(*tensors)", (descriptor, otherwise, extents, binding))
+
+
+def _bits(kind: str, value: float | int) -> int:
+    if kind == "f32":
+        return int.from_bytes(struct.pack("<f", value), "little")
+    if kind == "f64":
+        return int.from_bytes(struct.pack("<d", value), "little", signed=True)
+    return int(value)
