@@ -15,6 +15,7 @@ from tileops import settings
 from tileops.autotune import config_for, lookup, tune, tuning_refusal
 from tileops.autotune.problem import record_key
 from tileops.autotune.record import Point, Record, RecordStore, default_records
+from tileops.errors import CacheWarning
 from tileops.jit.artifact import differences
 from tileops.kernels.base import TensorSpec
 
@@ -67,6 +68,17 @@ def test_a_record_says_where_it_comes_from(fake):
     assert record.op == "DoubleFwdOp"
     assert [point.config["way"] for point in record.points] == ["slow", "medium", "good"]
     assert {"torch", "numba", "tileops", "sources", "threads", "host", "time"} <= record.environment.keys()
+
+
+def test_a_record_that_cannot_be_kept_serves_this_process_and_says_so(fake, tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    with settings.scope(cache_dir=str(tmp_path / "file")):
+        with pytest.warns(CacheWarning):
+            (result,) = tune(kernels.Sound, kernels.call(), measurer=fake(ways)).kernels
+        assert (result.best, result.persisted) == ({"way": "good"}, False)
+        assert "only this process knows it" in result.note
+        assert "Not a directory" in result.note
+        assert lookup(kernels.Sound, kernels.call()) == {"way": "good"}
 
 
 def test_a_record_is_not_applied_where_it_is_not_valid(fake, caplog):

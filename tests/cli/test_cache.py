@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,6 +244,21 @@ def test_openssl_verifies_what_we_sign(stored, keys, tmp_path):
     check = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", keys["ours.pub"], "-rawin"]
     files = ["-in", tmp_path / "manifest.json", "-sigfile", tmp_path / "manifest.sig"]
     assert b"Success" in subprocess.run([*check, *files], check=True, capture_output=True).stdout
+
+
+def test_a_selection_of_nothing_makes_no_bundle(stored, tmp_path):
+    path = tmp_path / "none.tobundle"
+    with pytest.raises(TileOpsError, match=r"nothing to export.* has no such kernel"):
+        run("export", path, "--arch", "sm_99")
+    assert not path.exists()
+
+
+def test_a_bundle_replaces_files_only(stored, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place, words in ((tmp_path / "pipe", "no regular file"), (tmp_path, "no regular file")):
+        with pytest.raises(TileOpsError, match=f"cannot write .*{words}"):
+            run("export", place)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_an_empty_cache_makes_an_empty_bundle(tmp_path, keys):

@@ -12,7 +12,7 @@ import tileops
 from tests.cli.helpers import APPLICATION, SMALL_APPLICATION, script, tileops_json
 from tests.cli.helpers import tileops as run
 from tileops import jit, settings
-from tileops.errors import TileOpsError
+from tileops.errors import CacheWarning, TileOpsError
 from tileops.jit import _numba_cuda
 from tileops.jit.pool import Task, compile_all
 from tileops.jit.program import Program
@@ -196,7 +196,26 @@ def test_record_says_at_once_that_it_cannot_write(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("line", ["noise", "[]", "{}", '{"op": "x", "call": {}, "tensors": {"x": {"dtype": "odd"}}}'])
+def test_what_cannot_be_kept_is_no_success(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no directory")
+    with (
+        settings.scope(cache_dir=str(tmp_path / "file")),
+        pytest.warns(CacheWarning),
+        pytest.raises(TileOpsError, match=r"nothing was compiled, because nothing can be kept.*TILEOPS_CACHE_DIR"),
+    ):
+        tileops.warm(["AddFwdOp"])
+    with settings.scope(cache_dir=str(tmp_path / "full")):
+        store = default_store()
+        monkeypatch.setattr(store, "put", lambda key, artifact: False)
+        monkeypatch.setattr(store, "fault", lambda: "the disk is full")
+        monkeypatch.setattr("tileops.jit.engine.compile_program", lambda program, target: None)
+        with pytest.raises(TileOpsError, match="does not keep it: the disk is full"):
+            jit.warm(Program.of("tileops.kernels:rows", []))
+
+
+@pytest.mark.parametrize(
+    "line", ["noise", "[" * 9999, "[]", "{}", '{"op": "x", "call": {}, "tensors": {"x": {"dtype": "odd"}}}']
+)
 def test_a_line_that_is_no_call_is_named(calls, line, tmp_path):
     path = tmp_path / "calls.jsonl"
     path.write_text(calls.read_text() + line + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 import warnings
@@ -12,6 +13,8 @@ import pytest
 from tests.store.helpers import artifact, filled, key, run
 from tileops import settings
 from tileops.errors import CacheWarning
+from tileops.jit import bundle as bundle_module
+from tileops.jit.artifact import canonical_json
 from tileops.jit.bundle import Bundle, BundleError, open_bundles, write_bundle
 from tileops.jit.store import Store, default_store
 
@@ -82,6 +85,49 @@ def test_a_damaged_manifest_is_refused(bundle, position):
     bundle.write_bytes(data)
     with pytest.raises(BundleError):
         Bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("change", "served"),
+    [
+        ({"size": -1}, True),
+        ({"size": 1 << 62}, True),
+        ({"offset": -5}, True),
+        ({"offset": "x"}, True),
+        (None, True),
+        ({"kernels": []}, False),
+        ({"created": "x"}, False),
+        ({"nested": "[" * 100_000}, False),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_says_what_cannot_be_is_a_miss_or_refused(tmp_path, monkeypatch, change, served):
+    """With a checksum of its own that fits, as somebody may write it."""
+    made = bundle_module._manifest
+
+    def changed(*arguments):
+        content = json.loads(made(*arguments))
+        del content["sha256"]
+        if change is None or "size" in change or "offset" in change:
+            place = content["kernels"][key(0).digest]
+            content["kernels"][key(0).digest] = None if change is None else {**place, **change}
+        else:
+            content |= change
+        if change is not None and "nested" in change:
+            return change["nested"].encode()
+        return canonical_json(
+            {**content, "sha256": hashlib.sha256(canonical_json(content).encode()).hexdigest()}
+        ).encode()
+
+    monkeypatch.setattr(bundle_module, "_manifest", changed)
+    path = tmp_path / "odd.tobundle"
+    write_bundle(path, {key(0).digest: artifact(0).encode(key(0))}, {})
+    if not served:
+        with pytest.raises(BundleError, match="is not a bundle"):
+            Bundle(path)
+        return
+    assert Bundle(path).get(key(0).digest) is None
+    assert Bundle(path).verify() == [f"kernels/{key(0).digest}"]
 
 
 @pytest.mark.parametrize("size", [0, 100, 600, 20_000])

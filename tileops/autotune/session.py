@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -172,7 +172,9 @@ def tune(
                 points = tuple(result.points)
                 made = Record(result.best, result.default, points, op, environment())
                 measurer.publish(result.best)
-                records.put(facts.key, made)
+                if not records.put(facts.key, made):
+                    note = f"only this process knows it, the record cannot be kept: {records.disk.fault()}"
+                    result = replace(result, persisted=False, note=note)
     finally:
         if measurer is not None:
             measurer.close()

@@ -85,7 +85,7 @@ def export_cache(
         ``{"file", "kernels", "records", "bytes", "signed"}``.
 
     Raises:
-        TileOpsError: the file cannot be written, or the key cannot be used.
+        TileOpsError: nothing is selected, the file cannot be written, or the key cannot be used.
     """
     store, records = store or default_store(), records or default_records()
     kernels: dict[str, bytes] = {}
@@ -101,6 +101,11 @@ def export_cache(
                 kept[digest] = data
         except ArtifactError:
             continue  # damaged: `tileops cache verify` tells
+    if not kernels and not kept and selection != EVERYTHING:
+        raise TileOpsError(
+            f"nothing to export: the cache at {store.root} has no such kernel or tuning record; `tileops cache ls` "
+            "lists what it has, `tileops warm` fills it"
+        )
     facts = {
         "host": platform.node(),
         "python": platform.python_version(),
@@ -173,10 +178,13 @@ def import_cache(
                 counts["present"] += 1
                 continue
             if not (store if kind == "kernels" else records).put_encoded(digest, data):
-                raise TileOpsError(f"{path}: {kind}/{digest} cannot be written to {store.root}: {store.state()}")
+                reason = store.fault() if kind == "kernels" else records.disk.fault()
+                raise TileOpsError(f"{path}: {kind}/{digest} cannot be written to {store.root}: {reason}")
             counts[kind] += 1
-    except (BundleError, OSError) as error:
+    except BundleError as error:
         raise TileOpsError(f"nothing was imported: {error}") from error
+    except OSError as error:
+        raise TileOpsError(f"nothing was imported: {path}: {error.strerror or error}") from error
     return {
         "file": str(path),
         **counts,

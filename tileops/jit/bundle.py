@@ -11,6 +11,7 @@ The manifest holds the SHA-256 of every entry, so a signature over the manifest 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -112,8 +113,8 @@ class Bundle:
             return None
         try:
             data = os.pread(self._file, place["size"], place["offset"])
-        except OSError:
-            return None  # a miss, as for any store
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError):
+            return None  # a miss, as for any store, also where the manifest says what cannot be
         return data if len(data) == place["size"] else None
 
     def _read_head(self) -> tuple[bytes, bytes | None]:
@@ -143,9 +144,12 @@ class Bundle:
                 raise BundleError(f"{self.path} has format {manifest['format']}; this version reads {FORMAT}")
             if hashlib.sha256(canonical_json(manifest).encode()).hexdigest() != checksum:
                 raise BundleError(f"{self.path}: the manifest does not match its checksum")
+            for name, kind in (("created", int), ("tileops", str), ("kernels", dict), ("records", dict)):
+                if type(manifest[name]) is not kind:
+                    raise BundleError(f"{self.path} is not a bundle: {name!r} of its manifest is no {kind.__name__}")
         except BundleError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BundleError(f"{self.path} is not a bundle: {error}") from error
         return manifest
 
@@ -173,6 +177,8 @@ def write_bundle(
     Raises:
         OSError: the file cannot be written.
     """
+    if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
+        raise OSError(errno.EINVAL, "it is there and is no regular file", str(path))
     entries = [(f"kernels/{digest}", data) for digest, data in sorted(kernels.items())]
     entries += [(f"records/{digest}", data) for digest, data in sorted(records.items())]
     now = int(time.time())

@@ -268,6 +268,10 @@ class ByteStore:
                 return f"{self.root} does not exist and cannot be created"
         return "ok" if (self.directory / _DATABASE).exists() else "empty"
 
+    def fault(self) -> str:
+        """Why the last attempt that failed did, or ""."""
+        return self._off or self._last_fault
+
     def damage(self) -> list[str]:
         """What is wrong with the database file; empty where it is sound or there is none. Moves nothing away.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tileops import settings
-from tileops.errors import ColdKernelError, KernelCompileError
+from tileops.errors import ColdKernelError, KernelCompileError, TileOpsError
 from tileops.jit import recording
 from tileops.jit.artifact import Artifact, ArtifactKey
 from tileops.jit.keys import key_for
@@ -165,6 +165,7 @@ def warm(program: Program, target: Any = None) -> bool:
 
     Raises:
         KernelCompileError: it does not compile.
+        TileOpsError: the store cannot keep it.
     """
     if target is None:
         target = default_target(program.device)
@@ -174,7 +175,8 @@ def warm(program: Program, target: Any = None) -> bool:
     with store.lock(key):
         if store.get(key) is not None:
             return False
-        store.put(key, compile_program(program, target))
+        if not store.put(key, compile_program(program, target)):
+            raise TileOpsError(f"compiled, but the cache at {store.root} does not keep it: {store.fault()}")
     return True
 
 

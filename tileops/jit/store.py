@@ -316,6 +316,10 @@ class Store:
         """ "ok", "empty" (nothing stored yet), or why the cache directory is not used."""
         return self._disk.state()
 
+    def fault(self) -> str:
+        """Why what was published last could not be kept, or ""."""
+        return self._disk.fault()
+
     def put_encoded(self, digest: str, data: bytes) -> bool:
         """Publishes an entry that `encoded` gave, here or elsewhere. False where that was not possible.
 

@@ -143,7 +143,7 @@ def _read(path: str | os.PathLike[str], parse: Callable[[str, Mapping[str, Any]]
         place = f"{os.path.basename(path)}:{number}"
         try:
             found[line] = parse(place, json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TileOpsError(
                 f"{place}: not a recorded call ({type(error).__name__}: {error}); expected what TILEOPS_RECORD writes"
             ) from error

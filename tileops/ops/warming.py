@@ -145,7 +145,7 @@ def warm(
 
     Raises:
         TileOpsError: an unknown operator or architecture, one that no compiler is installed for, a calls file that
-            cannot be read, or a machine that cannot start worker processes.
+            cannot be read, a cache directory that cannot be used, or a machine that cannot start worker processes.
     """
     started = time.perf_counter()
     for name in arch:
@@ -154,6 +154,9 @@ def warm(
             raise TileOpsError(f"arch {name!r}: {reason}")
     found = needs(ops, calls=calls, arch=arch, cpu=cpu)
     tasks, outcomes = _tasks(found)
+    state = default_store().state()
+    if tasks and state not in ("ok", "empty"):
+        raise TileOpsError(f"nothing was compiled, because nothing can be kept: {state}; set TILEOPS_CACHE_DIR")
     done = 0
 
     def count(outcome: Outcome) -> None:
