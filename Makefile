@@ -9,6 +9,8 @@ ARGS   ?=
 
 BIN  := $(VENV)/bin
 JOBS ?= 2
+# Tests start hundreds of processes, which need not compile our sources each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test lint bench nightly chaos fuzz device-check docs clean
 
@@ -25,17 +27,18 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[cuda13,test]"
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 demo: $(VENV)/.installed ## a language model on our operators, beside PyTorch
 	$(BIN)/tileops demo $(ARGS)
 
 test: $(VENV)/.installed-test lint ## everything CI checks
 	$(BIN)/tileops validate
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 -m "not serial and not nightly" --durations 15 $(ARGS)
-	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 -m "not serial and not nightly" --durations 25 $(ARGS)
+	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS) $(shell grep -rl mark.serial tests --include='*.py')
 
 lint: $(VENV)/.installed-test ## formatting, lint and types
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from tileops import settings
 from tileops.autotune import study, tune
 from tileops.errors import TuningError
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.xdist_group("fleet")
 
 TRIALS = 30
 WORKER = f"""

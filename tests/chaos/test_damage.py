@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.helpers import THOROUGH, may_mount, nursery
 
-pytestmark = [pytest.mark.serial, pytest.mark.in_tree_kernels]
+pytestmark = pytest.mark.in_tree_kernels
 
 EVERY_FILE = """
 import json, pickle, shutil

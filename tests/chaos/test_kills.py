@@ -14,7 +14,7 @@ from tests.cli.helpers import tileops
 from tests.store.helpers import artifact, environment, key
 from tileops.jit.store import KERNELS, Store
 
-pytestmark = [pytest.mark.serial, pytest.mark.in_tree_kernels]
+pytestmark = pytest.mark.in_tree_kernels
 
 ON_ONE_KEY = """
 import json, time

@@ -216,7 +216,6 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.serial
 @pytest.mark.in_tree_kernels
 def test_warm_ends_when_interrupted(tmp_path):
     process = subprocess.Popen(

@@ -189,7 +189,6 @@ def test_a_missing_runtime_warns_once_and_runs_serial(monkeypatch):
         parallel_module._launcher.cache_clear()
 
 
-@pytest.mark.serial
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_waits_for_a_compile_in_another_thread():
     compiling, compiled = threading.Event(), threading.Event()
@@ -220,7 +219,6 @@ def test_a_fork_waits_for_a_compile_in_another_thread():
         del engine._slots["held", None]
 
 
-@pytest.mark.serial
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_runs_serial():
     entry = _record()

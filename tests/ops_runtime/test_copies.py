@@ -16,8 +16,6 @@ import torch
 from tests.ops_runtime.toys import ToyScaleFwdOp
 from tileops.backend import BUILTIN
 
-pytestmark = pytest.mark.serial
-
 
 class Layer(torch.nn.Module):
     """A module that holds an op as an attribute."""

@@ -176,7 +176,6 @@ def test_export_round_trip(tmp_path) -> None:
     assert json.loads(call)["params"]["factor"] == 3.0
 
 
-@pytest.mark.serial
 @pytest.mark.in_tree_kernels
 def test_an_exported_program_runs_in_a_process_that_never_made_the_op(tmp_path) -> None:
     from tileops.norm import RMSNormFwdOp
