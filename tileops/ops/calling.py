@@ -218,8 +218,7 @@ def source_of(
     names = [slot.name for slot in slots]
     tests = [_plain(slot) for slot in slots]
     tests += [guards().expression, f"not (_grad_enabled() and ({' or '.join(map(_needs_grad, slots))}))"]
-    # A call that writes looks at every tensor each time, so the quick test would save nothing.
-    quick = guards().quick is not None and plain
+    quick = guards().quick is not None
     by_signature = _by_signature(slots, packed)
     traced = f"_operator({', '.join(names)}, self._call)" if plain else f"self._traced({_tuple(names)})"
     call = [
