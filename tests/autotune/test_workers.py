@@ -72,6 +72,24 @@ def test_tensors_that_a_kernel_updates_are_made_afresh():
         runner.close()
 
 
+def test_what_a_killed_run_left_behind_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = (
+        "import os, signal; from tileops.autotune.measure import _claim\n"
+        f"path = {str(tmp_path / 'tileops-tune-killed')!r}\n"
+        "os.mkdir(path); claim = _claim(path); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (tmp_path / "tileops-tune-unclaimed").mkdir()
+    problem = Problem.of(kernels.Sound, kernels.call())
+    first = ProcessMeasurer(problem, default_store(), jobs=1)
+    second = ProcessMeasurer(problem, default_store(), jobs=1)
+    assert len(list(tmp_path.glob("tileops-tune-*"))) == 3, "two runs, and what nobody has claimed yet"
+    for measurer in (first, second, first):
+        measurer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["tileops-tune-unclaimed"]
+
+
 @pytest.mark.parametrize("kernel", [type("Local", (kernels.Sound,), {"__module__": "__main__"})])
 def test_a_class_that_a_worker_cannot_import_is_refused(kernel):
     with pytest.raises(TuningError, match="importable module"):

@@ -8,6 +8,7 @@ ever at risk.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import math
 import os
@@ -22,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from tileops.autotune.problem import Outcome, Problem
 from tileops.autotune.space import Config
@@ -32,7 +33,8 @@ from tileops.jit.store import Store
 
 log = logging.getLogger("tileops.autotune")
 
-_START_SECONDS = 120.0
+_PREFIX = "tileops-tune-"  # of directories below the system's temporary one
+_CLAIM = "in-use"
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,9 @@ class ProcessMeasurer:
 
         self._problem = problem
         self._store = store
-        self._directory = tempfile.mkdtemp(prefix="tileops-tune-")
+        _remove_left_behind()
+        self._directory = tempfile.mkdtemp(prefix=_PREFIX)
+        self._claim = _claim(self._directory)
         threads = torch.get_num_threads()
         count = jobs if jobs is not None else max(1, min(4, len(os.sched_getaffinity(0))))
         self._workers = [Worker(problem, self._directory, threads) for _ in range(count)]
@@ -236,3 +240,24 @@ class ProcessMeasurer:
         for worker in self._workers:
             worker.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
+        self._claim.close()
+
+
+def _claim(directory: str) -> IO[bytes]:
+    """An open file whose lock says, for as long as this process lives, that `directory` is in use."""
+    early, name = os.path.join(directory, "claimed"), os.path.join(directory, _CLAIM)
+    file = open(early, "wb")  # noqa: SIM115 - for as long as the measurer
+    with contextlib.suppress(OSError):  # a file system without locks: nobody else gets one either
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.rename(early, name)  # only now may others ask for the lock
+    return file
+
+
+def _remove_left_behind() -> None:
+    """Removes the directories of our runs that were killed."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # Another user's, in use, or gone meanwhile: not ours to remove.
+        with contextlib.suppress(OSError), open(place / _CLAIM, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if place.lstat().st_uid == os.getuid():
+                shutil.rmtree(place, ignore_errors=True)
