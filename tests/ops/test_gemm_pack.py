@@ -52,6 +52,77 @@ def test_every_layout_of_the_weight(dtype: torch.dtype, trans_b: bool) -> None:
         packed = pack(view, trans_b=trans_b)
         assert packed.is_current
         check(GemmFwdOp(trans_b=trans_b)(a, view), want, context=name)
+    if dtype == torch.bfloat16:
+        for name, view in inputs.layouts(b.float()):
+            packed = pack(view, trans_b=trans_b)
+            assert packed.layout == gemm_cpu.NARROWED
+            check(GemmFwdOp(trans_b=trans_b)(a.float(), view), want, context=f"{name}, widened")
+
+
+@pytest.mark.parametrize("m", [1, 7, 40, 1100])
+def test_float32_weights_of_bfloat16_values_take_half_the_memory(m: int) -> None:
+    op = GemmFwdOp()
+    for n, k in ((1, 1), (16, 32), (70, 577)):
+        a, b = operands_with_narrow_weight(m, n, k)
+        packed = pack(b)
+        assert packed.layout == gemm_cpu.NARROWED
+        assert packed.nbytes == pack(b.bfloat16()).nbytes
+        one, two = (at_threads(count, lambda a=a, b=b: op(a, b)) for count in (1, 2))
+        check(one, gemm.gemm(a, b), context=f"M={m} N={n} K={k}")
+        assert torch.equal(bits(one), bits(two))
+        # Integers that need all of float32's bits on the left and all of bfloat16's on the right.
+        a, b = ((x * scale).round().clamp(-most, most) for x, scale, most in ((a, 1 << 15, 1 << 16), (b, 30, 255)))
+        packed = pack(b)
+        assert packed.layout == gemm_cpu.NARROWED
+        exact = gemm.gemm(a, b)
+        assert torch.equal(op(a, b), exact.float())
+
+
+def operands_with_narrow_weight(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = cpu_operands(m, n, k, torch.float32)
+    return a, b.bfloat16().float()
+
+
+def test_refreshing_chooses_the_layout_again() -> None:
+    op = GemmFwdOp()
+    for m in (2, 40):
+        a, b = operands_with_narrow_weight(m, 40, 65)
+        packed, narrow = pack(b), b.clone()
+        small = packed.nbytes
+        for value, layout in ((0.1, "panels16-f32"), (2.0, gemm_cpu.NARROWED), (torch.nan, "panels16-f32")):
+            b[39, 64] = value
+            packed.refresh()
+            assert packed.layout == layout
+            assert packed.nbytes == small * (1 if layout == gemm_cpu.NARROWED else 2)
+            check(op(a, b), gemm.gemm(a, b), context=f"M={m} {value}")
+        b.copy_(narrow)
+        packed.refresh()
+        check(op(a, b), gemm.gemm(a, b))
+        before = packed.buffer
+        b[0, 0] = -2.0
+        packed.refresh()
+        assert packed.buffer is before
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_weights_that_are_not_finite_are_not_narrowed(value: float) -> None:
+    a, b = operands_with_narrow_weight(40, 40, 70)
+    b[3, 69] = value
+    a[5, 69], a[6, 69], a[7, 0] = 0.0, torch.inf, torch.nan
+    packed = pack(b)
+    assert packed.layout == "panels16-f32"
+    check(GemmFwdOp()(a, b), gemm.gemm(a, b))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_not_finite_stays_in_its_row(dtype: torch.dtype) -> None:
+    op = GemmFwdOp()
+    for m in (2, 3, 40):
+        a, b = cpu_operands(m, 40, 67, dtype)  # an odd K: nothing may be read beyond the end of a row
+        a[m - 1, 0], a[0, 66] = torch.inf, -torch.inf
+        for weight in (b, b.bfloat16().to(dtype)):
+            packed = pack(weight)
+            check(op(a, weight), gemm.gemm(a, weight), context=f"M={m} {packed.layout}")
 
 
 def test_a_pack_that_moves_into_huge_pages_stays_what_it_is() -> None:
@@ -307,22 +378,25 @@ def test_packed_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtyp
 @INSTRUCTION_SETS
 def test_the_layout_is_the_same_on_every_instruction_set(instruction_set: str, dtype: torch.dtype) -> None:
     a, b = cpu_operands(20, 70, 67, dtype)
-    native = pack(b).buffer
+    weights = [b, b.bfloat16().float()] if dtype == torch.float32 else [b]
+    native = [pack(weight).buffer for weight in weights]
     with settings.scope(cpu=instruction_set):
         try:
             cpu_target()
         except SettingsError as error:
             pytest.skip(str(error))
-        packed = pack(b)
-        assert torch.equal(packed.buffer, native)
-        for m in (1, 2, 6, 20):
-            rows, d = a[:m], torch.full((m, 70), torch.nan, dtype=dtype)
-            build(GemmCpuKernel, call_of(rows, b, packed=packed.layout))(rows, packed.buffer, d)
-            check(d, gemm.gemm(rows, b), context=f"M={m}")
+        for weight, buffer in zip(weights, native, strict=True):
+            packed = pack(weight)
+            assert torch.equal(packed.buffer, buffer)
+            for m in (1, 2, 6, 20):
+                rows, d = a[:m], torch.full((m, 70), torch.nan, dtype=dtype)
+                build(GemmCpuKernel, call_of(rows, weight, packed=packed.layout))(rows, packed.buffer, d)
+                check(d, gemm.gemm(rows, weight), context=f"M={m} {packed.layout}")
 
 
 def test_an_unknown_layout_is_refused() -> None:
     a, b = cpu_operands(2, 4, 8, torch.float32)
     assert "panels16-f32" in str(GemmCpuKernel.refusal(call_of(a, b, packed="other")))
     assert spec_of(b).dtype == "float32"
-    assert gemm_cpu.packed_layout("float16") == "panels16-pairs"
+    assert gemm_cpu.packed_layouts("float16") == ("panels16-pairs",)
+    assert "panels16-pairs" in str(GemmCpuKernel.refusal(call_of(a.half(), b.half(), packed=gemm_cpu.NARROWED)))

@@ -7,6 +7,7 @@ from importlib import import_module
 import pytest
 
 from tileops import manifest
+from tileops.kernels.gemm.gemm_cpu import packed_layouts
 from tileops.manifest.workload import cases
 from tileops.ops.planned import PlannedCall, device_for, op_class, planned_calls
 
@@ -39,7 +40,10 @@ def test_rows_are_planned_with_packed_weights_on_request():
     plain, both = list(planned_calls(op, cpu)), list(planned_calls(op, cpu, packed=True))
     assert {call.packed for call in plain if isinstance(call, PlannedCall)} == {None}
     packed = [call for call in both if isinstance(call, PlannedCall) and call.packed is not None]
-    assert [call.case_id for call in packed] == [call.case_id for call in plain]
+    layouts = {call.call.a.dtype: packed_layouts(call.call.a.dtype) for call in packed}
+    assert [(call.case_id, call.packed) for call in packed] == [
+        (call.case_id, layout) for call in plain for layout in layouts[call.call.a.dtype]
+    ]
     assert list(planned_calls(op, device_for("sm_90a"), packed=True)) == list(planned_calls(op, device_for("sm_90a")))
 
 

@@ -18,7 +18,7 @@ from tileops import backend, manifest
 from tileops.backend import registry
 from tileops.errors import CheckError, DispatchError, OpNotAvailableError
 from tileops.kernels.base import CallSpec, DeviceFacts, Kernel, TensorSpec
-from tileops.kernels.gemm.gemm_cpu import packed_layout
+from tileops.kernels.gemm.gemm_cpu import packed_layouts
 from tileops.manifest.workload import AbstractTensor, Call, cases
 from tileops.ops import dispatch, selection
 from tileops.ops.base import Op
@@ -134,8 +134,8 @@ def _both(op: Op, case_id: str, facts: CallFacts, packed: bool) -> Iterator[Plan
     yield from _sites(op, case_id, facts)
     weight = facts[op._packed_input] if op._packed_input is not None else None
     if packed and weight is not None and facts.device.type == "cpu":
-        facts = CallFacts(facts.device, facts.tensors, facts.indices, packed_layout(weight.dtype))
-        yield from _sites(op, case_id, facts)
+        for layout in packed_layouts(weight.dtype):
+            yield from _sites(op, case_id, CallFacts(facts.device, facts.tensors, facts.indices, layout))
 
 
 def _plan_stages(op: Op, row: Call, device: DeviceFacts, packed: bool) -> Iterator[PlannedCall | RefusedCall]:

@@ -42,14 +42,15 @@ def split_pairs(dtype: str, words: Value) -> tuple[Value, Value]:
     return widen(dtype, Value(low)), widen(dtype, Value(high))
 
 
-#: Products of parts (left, right) that make up a product, by the number of parts; each step changes one operand only.
-#: What is left out is at most 2**-16 of a product of two parts, and 2**-21 (2**-25 in the mean square) of one of three.
-#: The last parts come before the middle ones, which may be rounded up: no sum on the way exceeds a result that is just
-#: below the largest number.
+#: Products of parts (left, right) that make up a product, by their numbers of parts; a step changes one operand only.
+#: What is left out is at most 2**-16 of a product of two parts with two, 2**-21 (2**-25 in the mean square) of
+#: three with three, and nothing of three with one, which has to be finite. The last parts come before the middle ones,
+#: which may be rounded up: no sum on the way exceeds a result that is just below the largest number.
 PART_PRODUCTS = {
-    1: ((0, 0),),
-    2: ((1, 0), (0, 0), (0, 1)),
-    3: ((0, 2), (0, 0), (2, 0), (1, 0), (1, 1), (0, 1)),
+    (1, 1): ((0, 0),),
+    (2, 2): ((1, 0), (0, 0), (0, 1)),
+    (3, 3): ((0, 2), (0, 0), (2, 0), (1, 0), (1, 1), (0, 1)),
+    (3, 1): ((0, 0), (2, 0), (1, 0)),
 }
 
 

@@ -70,7 +70,7 @@ def _amx_product(form: str, accumulate: bool) -> lang.Word:
 
         def step(k, _):
             loaded: tuple[Any, Any] = (None, None)
-            for left, right in PART_PRODUCTS[parts_of(form)]:
+            for left, right in PART_PRODUCTS[parts_of(form), parts_of(form)]:
                 rows, columns = a + a_next * k + a_part * left, b + k * TILE_BYTES + b_part * right
                 # Loads and products by turns, as far as an operand is not there already.
                 if loaded[0] != left:

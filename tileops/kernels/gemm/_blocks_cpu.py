@@ -94,21 +94,25 @@ def _memory_ahead(dtype: str, form: str, source: str, NV: int, prefetch: int) ->
     return ahead, (2 * prefetch, lines) if source == "rows" else (NV, prefetch)
 
 
-def blocks(dtype: str, form: str, source: str, MR: int, NV: int, prefetch: int) -> Callable[..., None]:
+def blocks(
+    dtype: str, b_dtype: str, a_form: str, form: str, source: str, MR: int, NV: int, prefetch: int
+) -> Callable[..., None]:
     """Body of the multiplication.
 
     Args:
-        dtype: storage format of B and of the result.
-        form: what panels and row blocks hold (see `_forms`); a ``parts`` form runs on AMX.
+        dtype: storage format of the result.
+        b_dtype: of B.
+        a_form: what row blocks hold (see `_forms`): as panels, or more parts.
+        form: what panels hold; a ``parts`` form runs on AMX.
         source: what B is (see `_chunk_source`).
         MR: rows of the register tile (32 on AMX).
         NV: panels of the register tile (2 on AMX).
         prefetch: how much memory to fetch ahead (see `_memory_ahead`), 0 for none.
     """
-    chunk = _chunk_source(dtype, form, source)
+    chunk = _chunk_source(b_dtype, form, source)
     tile = _tiles_cpu.amx_tile if form in _forms.PARTS else _tiles_cpu.vector_tile
-    ahead, fetch = _memory_ahead(dtype, form, source, NV, prefetch)
-    start, multiply, finish = tile(dtype, form, MR, NV, fetch if prefetch else (0, 0))
+    ahead, fetch = _memory_ahead(b_dtype, form, source, NV, prefetch)
+    start, multiply, finish = tile(dtype, a_form, form, MR, NV, fetch if prefetch else (0, 0))
     unit = {"f32": 1, "pairs": 2}.get(form, _forms.STEP)
     per_k = _forms.bytes_per_k(form)
     size, step, width = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS

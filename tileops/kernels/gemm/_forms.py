@@ -10,7 +10,8 @@ holds the step's entry of each of the 16 columns as a 4-byte word. A *form* says
     parts3   float32 as a sum of three bfloat16             3 tiles per 32 elements
 
 The first two are also how `tileops.gemm.pack` stores weights (f32 for float32, pairs for the half precisions), always
-with K padded to 32 and N to 64 by zeros. Left operands (A) become row blocks: for the vector units MR words per step of
+with K padded to 32 and N to 64 by zeros; float32 weights all of whose values are bfloat16 as pairs of these. Left
+operands (A) become row blocks: for the vector units MR words per step of
 k, for AMX tiles of 16 rows of 32 elements (and 1 to 3 parts).
 """
 
@@ -87,13 +88,13 @@ def transpose_block(dtype: str, form: str) -> Callable[..., None]:
 
 def _write_lines(t: Any, dtype: str, form: str, lines: Sequence[Any], dst: Any) -> None:
     """Writes the lines of one step (part of a line where vectors are narrower than a panel)."""
-    if form == "parts2":
+    if form in PARTS and dtype == "f32":
+        for i in range(len(lines) // 2):
+            store_parts(t, lines[2 * i], lines[2 * i + 1], PARTS[form], dst + i * LINE)
+    elif form == "parts2":
         for i, words in enumerate(lines):
             low, high = pairs.split_pairs(dtype, words)
             store_parts(t, low, high, 2, dst + i * LINE)
-    elif form == "parts3":
-        for i in range(len(lines) // 2):
-            store_parts(t, lines[2 * i], lines[2 * i + 1], 3, dst + i * LINE)
     else:
         for i, words in enumerate(lines):
             t.store_words(dst + i * LINE, words)
@@ -158,6 +159,31 @@ def pack_panels(dtype: str, form: str) -> Callable[..., None]:
     def body(begin, end, tid, src, ld, N, K, dst, stride):
         for u in range(begin, end):
             panel(src + u * width * ld, ld, N - u * width, K, dst + u * stride)
+
+    return body
+
+
+def beyond_bf16() -> Callable[..., None]:
+    """Body: sets the word at `flag` where row `u` of a float32 matrix has an element that is not a finite bfloat16."""
+
+    @lang.tile("src: i64, K: i64, flag: i64")
+    def row(t: Any, src: Any, K: Any, flag: Any) -> None:
+        def step(k: Any, found: list[Any], mask: Any = None) -> list[Any]:
+            words = t.load_words(src + k * 4, mask)
+            # One more in the exponent of an infinity or NaN runs over into the sign.
+            special = ((words & 0x7F800000) + 0x00800000) & -0x80000000
+            return [found[0] | (words & 0xFFFF) | special]
+
+        whole = K // t.LANES * t.LANES
+        found = t.loop(0, whole, t.LANES, [t.iconst(0)], step)
+        found = t.loop(whole, K, t.LANES, found, lambda k, found: step(k, found, t.mask_lt(K - k)))
+        t.when(lang.any_true(found[0] != 0), lambda: t.store_i64(flag, t.const(1)))
+
+    def body(begin, end, tid, src, ld, K, flag):
+        for u in range(begin, end):
+            # One such element decides; most matrices have one at once.
+            if lang.load_i64(flag) == 0:
+                row(src + u * ld, K, flag)
 
     return body
 

@@ -97,8 +97,13 @@ def dot(
     return body
 
 
+def _alone(t: Any, addr: Any) -> Any:
+    """The word of one bfloat16 and a zero, in every lane."""
+    return pairs.join_bf16(t.load_splat("bf16", addr), t.vconst(0.0))
+
+
 def panels(
-    dtype: str, a_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, ahead_bytes: int
+    dtype: str, a_dtype: str, b_dtype: str, native_pairs: bool, MT: int, NV: int, unroll: int, ahead_bytes: int
 ) -> Callable[..., None]:
     """Body: unit `u` is one panel of a packed weight, for all rows of A.
 
@@ -106,25 +111,26 @@ def panels(
     beginning to end are what the memory serves fastest, and the address a little ahead in a stream is always one that
     will be needed. Panels that are left over are taken together. Either way a column is summed in the same order.
 
-    Rows of A are dense; where B holds pairs, they have an even number of elements (the last may be padding).
-    For the other arguments see `dot`.
+    Rows of A are dense. For the other arguments see `dot`.
 
     Args:
+        dtype: storage format of the result.
+        b_dtype: of B: the same, or bfloat16 where the result is float32.
         NV: panels at a time.
         unroll: lines of each panel side by side.
         ahead_bytes: how far before its use each stream is fetched.
     """
     size, a_size = lang.itemsize(dtype), lang.itemsize(a_dtype)
-    paired = _forms.raw_form(dtype) == "pairs"
+    paired = _forms.raw_form(b_dtype) == "pairs"
     per_line = 2 if paired else 1
     width, line_bytes = _forms.COLUMNS, _forms.LINE
 
     @lang.tile(
-        "a: i64, lda: i64, rows: i64, b: i64, stride: i64, apart: i64, panels: i64, columns: i64, steps: i64, "
+        "a: i64, lda: i64, rows: i64, b: i64, stride: i64, apart: i64, panels: i64, columns: i64, K: i64, "
         "d: i64, ldd: i64"
     )
     def multiply(
-        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, apart: Any, panels: Any, columns: Any, steps: Any,
+        t: Any, a: Any, lda: Any, rows: Any, b: Any, stride: Any, apart: Any, panels: Any, columns: Any, K: Any,
         d: Any, ldd: Any,
     ) -> None:  # fmt: skip
         per_panel = width // t.LANES
@@ -134,13 +140,13 @@ def panels(
         # Streams beyond the last panel repeat it; their sums are not stored.
         streams = [b + stride * (apart * t.min(panels - 1, j)) for j in range(NV)]
 
-        def add(k: Any, total: list[Any]) -> list[Any]:
+        def add(k: Any, total: list[Any], low_only: bool = False) -> list[Any]:
             right = [
                 t.load_words(streams[j // per_panel] + k * line_bytes + (j % per_panel) * (t.LANES * 4))
                 for j in range(vectors)
             ]
             if paired and not native_pairs:
-                halves = [pairs.split_pairs(dtype, words) for words in right]
+                halves = [pairs.split_pairs(b_dtype, words) for words in right]
             result = []
             for i in range(MT):
                 at = lefts[i] + k * (per_line * a_size)
@@ -148,8 +154,11 @@ def panels(
                     x = t.load_splat(a_dtype, at)
                     result += [t.fma(x, t.bitcast(right[j], "f32"), total[i * vectors + j]) for j in range(vectors)]
                 elif native_pairs:
-                    x = t.load_splat_word(at)
+                    x = t.load_splat_word(at) if not low_only else _alone(t, at)
                     result += [t.dot_bf16(total[i * vectors + j], x, right[j]) for j in range(vectors)]
+                elif low_only:
+                    low = t.load_splat(a_dtype, at)
+                    result += [t.fma(low, halves[j][0], total[i * vectors + j]) for j in range(vectors)]
                 else:
                     low, high = t.load_splat(a_dtype, at), t.load_splat(a_dtype, at + a_size)
                     result += [
@@ -167,11 +176,15 @@ def panels(
                 sums += add(k + part, total[part * count : (part + 1) * count])
             return sums
 
+        steps = K // per_line
         most = steps // unroll * unroll
         total = t.loop(0, most, unroll, [t.vconst(0.0)] * (count * unroll), several)
         for part in range(1, unroll):
             total[:count] = [x + y for x, y in zip(total[:count], total[part * count :], strict=False)]
         total = t.loop(most, steps, 1, total[:count], add)
+        if paired:
+            # An odd last element has no neighbour to be read with it.
+            total = t.loop(steps, steps + K % 2, 1, total, lambda k, sums: add(k, sums, low_only=True))
         masks, places = [], []
         for j in range(vectors):
             panel, start = j // per_panel, j % per_panel * t.LANES
@@ -186,19 +199,19 @@ def panels(
         for i in range(MT):
             t.when(rows > i, lambda i=i: write(i))
 
-    def body(begin, end, tid, A, lda, B, stride, D, ldd, M, N, steps):
+    def body(begin, end, tid, A, lda, B, stride, D, ldd, M, N, K):
         run = (end - begin) // NV
         for u in range(begin, begin + run):
             for m in range(0, M, MT):
                 multiply(
-                    A + m * lda, lda, M - m, B + u * stride, stride, run, NV, N - u * width, steps,
+                    A + m * lda, lda, M - m, B + u * stride, stride, run, NV, N - u * width, K,
                     D + m * ldd + u * width * size, ldd,
                 )  # fmt: skip
         u = begin + NV * run
         if u < end:
             for m in range(0, M, MT):
                 multiply(
-                    A + m * lda, lda, M - m, B + u * stride, stride, 1, end - u, N - u * width, steps,
+                    A + m * lda, lda, M - m, B + u * stride, stride, 1, end - u, N - u * width, K,
                     D + m * ldd + u * width * size, ldd,
                 )  # fmt: skip
 

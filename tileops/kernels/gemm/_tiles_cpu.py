@@ -38,7 +38,7 @@ def _nothing() -> Any:
     return nothing
 
 
-def vector_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
+def vector_tile(dtype: str, a_form: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
     """MR rows of NV panels in vector registers."""
 
     @lang.tile(_SIGNATURE)
@@ -107,13 +107,13 @@ def vector_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int])
     return _nothing(), multiply, _nothing()
 
 
-def amx_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
+def amx_tile(dtype: str, a_form: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) -> Words:
     """Two by two accumulator tiles: 32 rows of two panels.
 
     The result leaves through `sums`, since tiles can only be stored to memory. Each step fetches ``fetch[1]``
     lines of each of ``fetch[0]`` rows at `ahead`.
     """
-    parts = _forms.PARTS[form]
+    a_parts, parts = _forms.PARTS[a_form], _forms.PARTS[form]
     size, amx_bytes = lang.itemsize(dtype), _forms.TILE
     assert (MR, NV) == (32, 2)
 
@@ -156,7 +156,7 @@ def amx_tile(dtype: str, form: str, MR: int, NV: int, fetch: tuple[int, int]) ->
             left_at, right_at = a + k * a_step, b + k * (parts * amx_bytes)
             lefts, rights = (left_at, left_at + 16 * a_row), (right_at, right_at + stride)
             held: list[int | None] = [None, None]
-            for left, right in pairs.PART_PRODUCTS[parts]:
+            for left, right in pairs.PART_PRODUCTS[a_parts, parts]:
                 if held[1] != right:
                     for i in (0, 1):
                         t.amx_load(6 + i, rights[i] + right * amx_bytes, _forms.LINE)

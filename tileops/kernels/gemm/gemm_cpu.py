@@ -13,6 +13,9 @@ float32 are sums of two and three bfloat16 (`lang.pairs.bf16_parts`). The parts 
 format holds, such as those of small integers; of others, 2**-18 is left out for float16 and 2**-25 for float32 (mean
 square), as often too much as too little. That is less than what the rounding of the sum costs. AMX takes subnormal
 numbers for zeros: float32 parts below 2**-126 vanish, so operands below about 2**-102 lose precision.
+
+A packed float32 weight whose values all are bfloat16 is stored as such: half the memory to stream, and on AMX one part,
+so that three products do instead of six.
 """
 
 from __future__ import annotations
@@ -46,11 +49,18 @@ _PACK_ALL_ABOVE = 1024
 #: form.
 _STREAM = 14.0
 _RATE = {"f32": 80.0, "pairs": 160.0, "parts1": 800.0, "parts2": 300.0, "parts3": 150.0}
+_RATE_OF_THREE_PARTS_AND_ONE = 260.0
 
 
-def packed_layout(dtype: str) -> str:
-    """Name of the layout in which weights of `dtype` are packed: the same on every CPU."""
-    return "panels16-f32" if dtype == "float32" else "panels16-pairs"
+#: Layout of packed float32 weights whose values all are finite bfloat16.
+NARROWED = "panels16-bf16"
+
+
+def packed_layouts(dtype: str) -> tuple[str, ...]:
+    """Names of the layouts in which weights of `dtype` are packed, the one for any values first: the same on every
+    CPU.
+    """
+    return ("panels16-f32", NARROWED) if dtype == "float32" else ("panels16-pairs",)
 
 
 def panel_stride(itemsize: int, k: int) -> int:
@@ -63,10 +73,15 @@ def packed_panels(n: int) -> int:
     return _round_up(-(-n // COLUMNS), 4)
 
 
-def pack_program(dtype: str) -> Program:
+def pack_program(dtype: str, layout: str) -> Program:
     """Packs the rows of a ``[N, K]`` weight; `dtype` is a short name."""
-    form = "f32" if dtype == "f32" else "pairs"
+    form = "parts1" if layout == NARROWED else "f32" if dtype == "f32" else "pairs"
     return _pack_b(dtype, form)
+
+
+def narrowing_program() -> Program:
+    """Finds out whether all of a float32 matrix is finite bfloat16."""
+    return Program.of(f"{_GEMM}._forms:beyond_bf16", ["ptr", "i64", "i64", "ptr"])
 
 
 def dense_program(dtype: str, to: str) -> Program:
@@ -86,21 +101,25 @@ class Path:
 
     Attributes:
         kind: see the module.
-        form: what the register tile of `blocks` multiplies (see `_forms`).
+        form: what the register tile of `blocks` finds in panels (see `_forms`).
+        a_form: what it finds in row blocks.
         source: what `blocks` finds as B: "rows", "raw" (a packed weight in another form), "panels".
         pack_a: A is packed into row blocks first; AMX can also read rows where they lie.
         dense_a: A must be copied to dense rows first.
         a_dtype: storage format of A after that: with few rows half precisions are widened once, not at every use.
+        b_dtype: storage format of B.
         dense_b: B likewise.
         pack_b: B is packed as a whole first.
     """
 
     kind: Literal["dot", "panels", "stream", "blocks"]
     form: str
+    a_form: str
     source: str
     pack_a: bool
     dense_a: bool
     a_dtype: str
+    b_dtype: str
     dense_b: bool
     pack_b: bool
 
@@ -108,6 +127,16 @@ class Path:
     def a_size(self) -> int:
         """Bytes of an element of A as the multiplication reads it."""
         return 4 if self.a_dtype == "f32" else 2
+
+    @property
+    def b_size(self) -> int:
+        """Bytes of an element of B."""
+        return 4 if self.b_dtype == "f32" else 2
+
+    @property
+    def rate(self) -> float:
+        """Multiplications per nanosecond of one thread."""
+        return _RATE[self.form] if self.a_form == self.form else _RATE_OF_THREE_PARTS_AND_ONE
 
 
 def _form(dtype: str) -> str:
@@ -117,9 +146,11 @@ def _form(dtype: str) -> str:
     return "pairs" if dtype == "bf16" and target.has_avx512bf16 else "f32"
 
 
-def _few_rows(dtype: str) -> int:
-    """The most rows of A for which streaming B beats packing."""
-    return 4 if dtype == "bf16" and cpu_target().has_amx else 16
+def _few_rows(dtype: str, b_dtype: str) -> int:
+    """The most rows of A for which streaming B beats packing A."""
+    if b_dtype != "bf16" or not cpu_target().has_amx:
+        return 16
+    return 4 if dtype == "bf16" else 8
 
 
 def path(call: GemmCall) -> Path:
@@ -134,29 +165,33 @@ def path(call: GemmCall) -> Path:
 def _path(call: GemmCall) -> Path:
     m, n, k = call.mnk
     dtype = call.a.short
-    form = _form(dtype)
-    few = m <= _few_rows(dtype)
+    b_dtype = "bf16" if call.packed == NARROWED else dtype
+    form = a_form = _form(dtype)
+    few = m <= _few_rows(dtype, b_dtype)
     if few and form in ("parts2", "parts3"):
-        form = "f32"
+        form = a_form = "f32"
+    elif form == "parts3" and b_dtype == "bf16":
+        form = "parts1"
     widen = few and m > 1 and dtype != "f32" and form == "f32"
     a_dtype = "f32" if widen else dtype
     dense_a = k > 1 and call.a_strides[1] != 1
-    pack_a = dense_a or form != "parts1" or not _readable_as_tiles(call)
+    pack_a = dense_a or a_form != "parts1" or not _readable_as_tiles(call)
     if call.packed is not None:
-        raw = "f32" if dtype == "f32" else "pairs"
-        in_form = raw == form or (dtype == "bf16" and form == "parts1")
-        # Words of two elements must not run over the end of a row of A.
-        odd = raw == "pairs" and k % 2 == 1
+        raw = "f32" if b_dtype == "f32" else "pairs"
+        in_form = raw == form or (b_dtype == "bf16" and form == "parts1")
         if few:
-            return Path("panels", form, "raw", False, dense_a or odd or widen, a_dtype, False, False)
-        return Path("blocks", form, "panels" if in_form else "raw", pack_a, dense_a, dtype, False, False)
+            return Path("panels", form, form, "raw", False, dense_a or widen, a_dtype, b_dtype, False, False)
+        source = "panels" if in_form else "raw"
+        return Path("blocks", form, a_form, source, pack_a, dense_a, dtype, b_dtype, False, False)
     dense_b = k > 1 and call.b_strides[0] != 1
     if form == "parts1" and not few and m <= _STREAMED_ROWS and k % STEP == 0 and n >= 32 and not dense_b:
-        return Path("stream", form, "rows", True, dense_a, dtype, False, False)
+        return Path("stream", form, form, "rows", True, dense_a, dtype, dtype, False, False)
     if few:
-        return Path("dot", form, "rows", False, dense_a or widen, a_dtype, dense_b, False)
+        return Path("dot", form, form, "rows", False, dense_a or widen, a_dtype, dtype, dense_b, False)
     pack_all = m > _PACK_ALL_ABOVE
-    return Path("blocks", form, "panels" if pack_all else "rows", pack_a, dense_a, dtype, dense_b, pack_all)
+    return Path(
+        "blocks", form, form, "panels" if pack_all else "rows", pack_a, dense_a, dtype, dtype, dense_b, pack_all
+    )
 
 
 def _readable_as_tiles(call: GemmCall) -> bool:
@@ -199,6 +234,7 @@ def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
     else:
         tile_rows, tile_panels = _panel_tile(m)
         options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "ahead_bytes": _AHEAD_BYTES}
+        options["b_dtype"] = chosen.b_dtype
     return Program.of(
         f"{_GEMM}._rows_cpu:{chosen.kind}",
         ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
@@ -232,6 +268,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             "N": call.mnk[1],
             "K": call.mnk[2],
             "packed": call.packed is not None,
+            **({"narrowed": True} if call.packed == NARROWED else {}),
         },
     )
 
@@ -239,8 +276,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     def refusal(cls, call: GemmCall) -> str | None:
         if call.a.dtype not in DTYPES:
             return f"a is {call.a.dtype}; the CPU kernel takes {', '.join(DTYPES)}"
-        if call.packed is not None and call.packed != packed_layout(call.a.dtype):
-            return f"b is packed as {call.packed!r}; the CPU kernel reads {packed_layout(call.a.dtype)!r}"
+        known = packed_layouts(call.a.dtype)
+        if call.packed is not None and call.packed not in known:
+            return f"b is packed as {call.packed!r}; the CPU kernel reads {' or '.join(map(repr, known))}"
         return super().refusal(call)
 
     @classmethod
@@ -291,7 +329,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             return found
         amx = chosen.form.startswith("parts")
         pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
-        options = {"parts": int(chosen.form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
+        options = {"parts": int(chosen.a_form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
         if chosen.pack_a:
             found["pack_a"] = Program.of(
                 f"{_GEMM}._forms:{pack_a}", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, **options
@@ -301,8 +339,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         found["main"] = Program.of(
             f"{_GEMM}._blocks_cpu:blocks",
             ["ptr", "i64", "i64", "i64", "ptr", "i64", "ptr", *["i64"] * 7, "ptr", "i64"],
-            dtype=dtype, form=chosen.form, source=chosen.source, MR=config["MR"], NV=config["NV"],
-            prefetch=config["prefetch"],
+            dtype=dtype, b_dtype=chosen.b_dtype, a_form=chosen.a_form, form=chosen.form, source=chosen.source,
+            MR=config["MR"], NV=config["NV"], prefetch=config["prefetch"],
         )  # fmt: skip
         return found
 
@@ -336,18 +374,18 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         size = call.a.itemsize
         main = self.entries["main"].launch
         team = parallel.team
-        limit = parallel.limit(n * k * size / _STREAM + m * n * k / _RATE["f32"])
+        limit = parallel.limit(n * k * chosen.b_size / _STREAM + m * n * k / _RATE["f32"])
         lda = _padded_row(k, chosen.a_size) if chosen.dense_a else call.a_strides[0] * size
         ldd = n * size
         if chosen.kind == "dot":
             ldb = _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
-            units, last = -(-n // _DOT_ROWS), k
+            units = -(-n // _DOT_ROWS)
         else:
-            ldb = panel_stride(size, k)
-            units, last = -(-n // COLUMNS), k if size == 4 else (k + 1) // 2
+            ldb = panel_stride(chosen.b_size, k)
+            units = -(-n // COLUMNS)
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
-            main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, last)
+            main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, k)
 
         return launch, None
 
@@ -372,9 +410,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         config = {name: int(value) for name, value in self.config.items()}
         mr, nr = config["MR"], config["NV"] * COLUMNS
         per_k = {"f32": 64, "pairs": 32}.get(chosen.form) or 32 * int(chosen.form[-1])
-        a_row = {"f32": 4, "pairs": 2}.get(chosen.form) or 2 * int(chosen.form[-1])
+        a_row = {"f32": 4, "pairs": 2}.get(chosen.a_form) or 2 * int(chosen.a_form[-1])
         padded_k = _round_up(k, STEP)
-        limit = parallel.limit(m * n * k / _RATE[chosen.form])
+        limit = parallel.limit(m * n * k / chosen.rate)
         team = parallel.team
 
         chunks = max(1, round(k / config["KC"]))
@@ -398,7 +436,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
         rows_ldb = 0 if call.packed else _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
-        ldb = b_stride if chosen.pack_b else panel_stride(size, k) if call.packed else rows_ldb
+        ldb = b_stride if chosen.pack_b else panel_stride(chosen.b_size, k) if call.packed else rows_ldb
         ldd = n * size
         a_layout = (padded_k * a_row, a_row * a_rows, 64) if chosen.pack_a else (lda, size, lda)
         main = self.entries["main"].launch

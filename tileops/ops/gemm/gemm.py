@@ -56,8 +56,9 @@ class GemmFwdOp(Op):
         super().__init__(target=target)
 
     def _call_token(self, a: torch.Tensor, b: torch.Tensor) -> Any:
-        """The living pack of `b` that this op can use, or None."""
-        return find_pack(b, self.trans_b)
+        """What the living pack of `b` that this op can use holds, or None."""
+        found = find_pack(b, self.trans_b)
+        return None if found is None else found.packing
 
     def roof_key(self) -> str:
         """Tensor cores for the dtypes that they multiply, by the last call; CUDA cores for float32."""
