@@ -146,6 +146,26 @@ def _check_tensor_check(passive: type) -> str | None:
     return "TensorGuards does not see modes" if any(seen) else None
 
 
+def never_outermost(function: Any) -> bool:
+    """Lets the compiler enter a function from the program that it compiles, and never compile it by itself: a program
+    whose graph breaks at the function runs it as it is. False where torch cannot be told so.
+    """
+    try:
+        frames: Any = torch._C._dynamo.eval_frame
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        frames.set_code_exec_strategy(function.__code__, skip)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def mark_constant(function: Any) -> None:
+    """Makes the compiler call a function while it records, as `torch.compiler.assume_constant_result` does, which would
+    import the compiler.
+    """
+    function._dynamo_marked_constant = True
+
+
 def _version() -> tuple[int, int]:
     major, minor = re.match(r"(\d+)\.(\d+)", torch.__version__).groups()  # type: ignore[union-attr]
     return int(major), int(minor)

@@ -53,6 +53,7 @@ from tileops.ops.dtypes import candidate_dtypes
 from tileops.ops.effects import Effects
 from tileops.ops.facts import CallFacts
 from tileops.ops.gradients import Gradient
+from tileops.ops.graph_constants import Constructible
 from tileops.ops.placing import Placing
 from tileops.ops.planning import Planning, current_device
 from tileops.ops.plans import CallRecord, Hot, Plan, PlanCache
@@ -74,7 +75,7 @@ class _PerThread(threading.local):
     plan: Plan | None = None
 
 
-class Op(Planning, Boundary, Composing, Placing):
+class Op(Constructible, Planning, Boundary, Composing, Placing):
     """Base class of all operators.
 
     Construction checks parameters and fixes shape structure; it probes no device and compiles nothing. Dtypes
