@@ -7,13 +7,18 @@ depend on sizes is found out once for each kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from tileops.kernels.base import DeviceFacts
-from tileops.ops.effects import Effects
-from tileops.ops.facts import device_facts
+from tileops.kernels.base import DTYPES, DeviceFacts, TensorSpec
+from tileops.manifest.signature import OUT
+from tileops.ops.codegen.runtime import Checked, SizeCheck, Sizes
+from tileops.ops.dtypes import name_of
+from tileops.ops.effects import FRESH, Effects
+from tileops.ops.facts import CallFacts, allocated_spec, cpu_spec, device_facts, spec_of
+from tileops.ops.plans import CallRecord
 
 #: Kinds that an op remembers; a program has a few.
 LIMIT = 256
@@ -29,9 +34,11 @@ class CallKind:
         facts: its facts, None for meta tensors.
         dtype: dtype of the first tensor, None without any.
         on_cpu: the call device is the CPU.
+        sized: what a further call needs; None until there was one, and for calls that are always planned from scratch.
+        repeated: a call of this kind has been planned.
     """
 
-    __slots__ = ("check", "device", "dtype", "effects", "facts", "on_cpu")
+    __slots__ = ("check", "device", "dtype", "effects", "facts", "on_cpu", "repeated", "sized")
 
     def __init__(
         self,
@@ -46,6 +53,105 @@ class CallKind:
         self.dtype = dtype
         self.facts: DeviceFacts | None = None if device.type == "meta" else device_facts(device)
         self.on_cpu = device.type == "cpu"
+        self.repeated = False
+        self.sized: SizedCalls | None = None
+
+    @property
+    def only_makes(self) -> bool:
+        """Whether such calls compute new tensors and do nothing else."""
+        if self.facts is None or self.dtype is None:
+            return False
+        return self.effects is None or (not self.effects.writes and set(self.effects.results) == {FRESH})
+
+
+class SizedCalls:
+    """What calls of a kind need besides their sizes.
+
+    Attributes:
+        op: name of the op.
+        device: the call device.
+        dtype: dtype of the first tensor.
+        accept: see `SizeCheck`.
+        outputs: name, dtype and name of the dtype of each output.
+        single: there is one output.
+        once: a run that is cheap to make will do for the first call.
+    """
+
+    __slots__ = (
+        "_absent",
+        "_check",
+        "_facts",
+        "_on_cpu",
+        "_present",
+        "accept",
+        "device",
+        "dtype",
+        "once",
+        "op",
+        "outputs",
+        "single",
+    )
+
+    def __init__(self, op: str, kind: CallKind, check: SizeCheck, names: Sequence[str]) -> None:
+        assert kind.facts is not None
+        assert kind.dtype is not None
+        self.op = op
+        self.accept = check.accept
+        self.outputs = [(*output, name_of(output[1])) for output in check.outputs if output is not None]
+        self._check = check
+        self.once = kind.on_cpu and OUT not in names
+        self.single = len(self.outputs) == 1
+        self.device, self.dtype = kind.device, kind.dtype
+        self._facts, self._on_cpu = kind.facts, kind.on_cpu
+        self._present = [(name, names.index(name), dtype, DTYPES[dtype][0]) for name, dtype in check.inputs]
+        self._absent = dict.fromkeys(name for name in names if name not in dict(check.inputs))
+
+    def checked(self, found: Sizes) -> Checked:
+        """What the whole check says of a call that was accepted."""
+        return self._check.checked(found)
+
+    def output_specs(self, found: Sizes) -> list[Any]:
+        """Shape and dtype of each output."""
+        return [(shape, output[1]) for shape, output in zip(found[2], self.outputs, strict=True)]
+
+    def facts_of(self, tensors: Sequence[Any], found: Sizes, layout: str | None) -> CallFacts:
+        """The facts of a call that was accepted."""
+        specs: dict[str, TensorSpec | None] = {}
+        on_cpu = self._on_cpu
+        like: TensorSpec | None = None
+        for (name, place, dtype, itemsize), shape in zip(self._present, found[1], strict=True):
+            tensor = tensors[place]
+            specs[name] = spec = cpu_spec(tensor, shape, dtype, itemsize) if on_cpu else spec_of(tensor)
+            if like is None:
+                like = spec
+        assert like is not None
+        if self._absent:
+            specs.update(self._absent)
+        for (name, torch_dtype, dtype), result in zip(self.outputs, found[2], strict=True):
+            assert result is not None
+            # A new output that looks like the first input shares its description.
+            if on_cpu and result == like.shape and dtype == like.dtype and like.is_contiguous:
+                specs[name] = like
+            else:
+                specs[name] = allocated_spec(result, torch_dtype, self.device)
+        return CallFacts(self._facts, specs, partial(self._check.indices, found), layout)
+
+
+class SizedRecord(CallRecord):
+    """The facts of a call that was accepted: few ask for more than dtype and device, so the rest is made then."""
+
+    __slots__ = ("_calls", "_found")
+
+    def __init__(self, calls: SizedCalls, dtype: torch.dtype, found: Sizes, facts: CallFacts) -> None:
+        self._calls = calls
+        self._found = found
+        self.dtype = dtype
+        self.device = calls.device
+        self.facts = facts
+
+    @property
+    def checked(self) -> Checked:
+        return self._calls.checked(self._found)
 
 
 def kind_key(tensors: Sequence[torch.Tensor | None]) -> Hashable:

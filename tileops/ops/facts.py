@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -53,23 +53,53 @@ def _described(dtype: torch.dtype) -> tuple[str, int]:
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """The facts of one tensor. Strides of axes of size one are normalised, so equal layouts compare equal."""
-    name, itemsize = _DTYPES.get(tensor.dtype) or _described(tensor.dtype)
     shape = tuple(tensor.shape)
-    strides = contiguous_strides(shape) if tensor.is_contiguous() else tensor.stride()
+    name, itemsize = _DTYPES.get(tensor.dtype) or _described(tensor.dtype)
     if tensor.is_cpu:
-        spec = object.__new__(TensorSpec)  # as in `_spec`
-        spec.__dict__.update(device="cpu", dtype=name, shape=shape, strides=strides, alignment=itemsize)
-        return spec
+        return cpu_spec(tensor, shape, name, itemsize)
     device = tensor.device
+    dense = tensor.is_contiguous()
+    strides = contiguous_strides(shape) if dense else tensor.stride()
     alignment = address_class(tensor) if device.type == "cuda" else itemsize
-    return _spec(str(device), name, shape, strides, alignment)
+    return _spec(str(device), name, shape, strides, alignment, dense)
 
 
-def _spec(device: str, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], alignment: int) -> TensorSpec:
-    """What ``TensorSpec(...)`` gives, in a third of the time: a frozen dataclass sets its fields one by one."""
+def cpu_spec(tensor: torch.Tensor, shape: tuple[int, ...], dtype: str, itemsize: int) -> TensorSpec:
+    """`spec_of` a tensor on the CPU, of which shape and dtype are known."""
+    strides, dense = tensor.stride(), tensor.is_contiguous()
+    if dense and (1 in shape or 0 in shape):
+        strides = contiguous_strides(shape)
     spec = object.__new__(TensorSpec)
-    spec.__dict__.update(device=device, dtype=dtype, shape=shape, strides=strides, alignment=alignment)
+    # As `TensorSpec.made`, without its call.
+    object.__setattr__(
+        spec,
+        "__dict__",
+        {
+            "device": "cpu",
+            "dtype": dtype,
+            "shape": shape,
+            "strides": strides,
+            "alignment": itemsize,
+            "is_contiguous": dense,
+            "numel": tensor.numel(),
+        },
+    )
     return spec
+
+
+def _spec(
+    device: str, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], alignment: int, dense: bool
+) -> TensorSpec:
+    return TensorSpec.made(
+        {
+            "device": device,
+            "dtype": dtype,
+            "shape": shape,
+            "strides": strides,
+            "alignment": alignment,
+            "is_contiguous": dense,
+        }
+    )
 
 
 def allocated_spec(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> TensorSpec:
@@ -77,9 +107,8 @@ def allocated_spec(shape: Sequence[int], dtype: torch.dtype, device: torch.devic
     size = tuple(shape)
     name, itemsize = _described(dtype)
     kind = device.type
-    if kind == "cpu":
-        return _spec("cpu", name, size, contiguous_strides(size), itemsize)
-    return _spec(str(device), name, size, contiguous_strides(size), 16 if kind == "cuda" else itemsize)
+    alignment = 16 if kind == "cuda" else itemsize
+    return _spec("cpu" if kind == "cpu" else str(device), name, size, contiguous_strides(size), alignment, True)
 
 
 class CallFacts(dict[str, Any]):
@@ -88,21 +117,27 @@ class CallFacts(dict[str, Any]):
 
     Attributes:
         device: the call device.
-        indices: values of the indices that the call solved.
         packed: layout of a packed operand, where the op has one.
     """
+
+    __slots__ = ("_indices", "device", "packed")
 
     def __init__(
         self,
         device: DeviceFacts,
         tensors: Mapping[str, TensorSpec | None],
-        indices: dict[str, Any],
+        indices: dict[str, Any] | Callable[[], dict[str, Any]],
         packed: str | None = None,
     ) -> None:
         super().__init__(tensors)
         self.device = device
-        self.indices = indices
+        self._indices = indices
         self.packed = packed
+
+    @property
+    def indices(self) -> dict[str, Any]:
+        """Values of the indices that the call solved."""
+        return self._indices() if callable(self._indices) else self._indices
 
     @property
     def tensors(self) -> dict[str, Any]:

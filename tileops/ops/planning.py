@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
-from tileops import backend
+from tileops import backend, settings
 from tileops.backend import registry
+from tileops.kernels import pages
 from tileops.kernels.base import TensorSpec, contiguous_strides
 from tileops.ops import call_kinds, calling, contents, effects, recording, targets
-from tileops.ops.call_kinds import CallKind, kind_key
+from tileops.ops.call_kinds import CallKind, SizedCalls, SizedRecord, kind_key
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, device_facts, spec_of
 from tileops.ops.plans import (
@@ -23,6 +24,7 @@ from tileops.ops.plans import (
     allocate_and_launch,
     allocate_and_launch_once,
     allocate_only,
+    empty_strided,
 )
 
 if TYPE_CHECKING:
@@ -62,8 +64,15 @@ class Planning:
 
     def _plan_call(self, tensors: tuple[Any, ...], token: Any) -> Plan:
         kind = self._kind_of(tensors)
+        if kind.sized is not None:
+            plan = self._plan_sizes(kind, kind.sized, tensors, token)
+            if plan is not None:
+                return plan
         device, found = kind.device, kind.effects
         checked = kind.check(*tensors)
+        if kind.repeated and kind.sized is None and kind.only_makes and not self._held_slots:
+            self._know_sizes(kind, checked, tensors)
+        kind.repeated = True
         outputs = effects.output_specs(checked, found)
         dtype = kind.dtype
         if dtype is None:
@@ -95,6 +104,49 @@ class Planning:
         if found is not None and found.writes:
             run = effects.writing(name, self._input_names, found, run)
         return Plan(run, record, facts.packed, settle)
+
+    def _know_sizes(self, kind: CallKind, checked: Any, tensors: tuple[Any, ...]) -> None:
+        """Has further calls of a kind planned by `_plan_sizes`."""
+        if not contents.validates(self._construction):
+            presence = [tensor is not None for tensor in tensors]
+            check = self._signature.sizes_of(self._construction, checked, presence)
+            kind.sized = SizedCalls(type(self).__name__, kind, check, self._input_names)
+
+    def _plan_sizes(self, kind: CallKind, calls: SizedCalls, tensors: tuple[Any, ...], token: Any) -> Plan | None:
+        """The plan of a call of a kind of which some are known: what depends on its sizes is found out, and no more.
+
+        None where that is not enough: the call is wrong, has an output without elements, is to be recorded, or runs on
+        another target.
+        """
+        found = calls.accept(*tensors)
+        device = kind.device
+        if (
+            found is None
+            or settings.current().record is not None
+            or registry.select_target(calls.op, self.target, device) != backend.BUILTIN
+        ):
+            return None
+        for shape in found[2]:
+            if shape is None or 0 in shape:
+                return None
+        facts = calls.facts_of(tensors, found, None if token is None else token.layout)
+        record = SizedRecord(calls, calls.dtype, found, facts)
+        if not calls.once:
+            with current_device(device):
+                launch = self._bind(facts)
+            outputs = calls.output_specs(found)
+            return Plan(allocate_and_launch(self._input_names, outputs, device, launch), record, facts.packed)
+        launch = self._bind(facts)
+        run = one_output(facts[calls.outputs[0][0]], calls.outputs[0][1], device, launch) if calls.single else None
+        return Plan(
+            run or allocate_and_launch_once(calls.output_specs(found), device, launch),
+            record,
+            facts.packed,
+            partial(self._settled, calls, found, launch),
+        )
+
+    def _settled(self, calls: SizedCalls, found: Any, launch: Callable[..., None]) -> Any:
+        return allocate_and_launch(self._input_names, calls.output_specs(found), calls.device, launch)
 
     def _kind_of(self, tensors: tuple[Any, ...]) -> CallKind:
         """The kind of a call: its devices, dtypes and presence are checked when the first of its kind comes.
@@ -152,6 +204,22 @@ class Planning:
                 facts[name] = spec_of(tensors[found.results[number]])
         layout = None if token is None else token.layout
         return CallFacts(kind.facts or device_facts(device), facts, checked.indices, layout)
+
+
+def one_output(
+    spec: TensorSpec, dtype: torch.dtype, device: torch.device, launch: Callable[..., None]
+) -> Callable[..., torch.Tensor] | None:
+    """`allocate_and_launch_once` for a call with one output, from its description; None for a large one."""
+    if spec.numel * spec.itemsize >= pages.MAPPED_FROM:
+        return None
+    shape, strides = spec.shape, spec.strides
+
+    def run(*tensors: torch.Tensor | None) -> torch.Tensor:
+        result = empty_strided(shape, strides, dtype=dtype, device=device)
+        launch(*tensors, result)
+        return result
+
+    return run
 
 
 def like(spec: TensorSpec | None, output: Any, kind: CallKind) -> TensorSpec | None:

@@ -56,13 +56,14 @@ from tileops.manifest.entry import Entry
 from tileops.manifest.expr import NAMESPACE, Expr
 from tileops.manifest.expr.evaluation import UNDEFINED, describe_undefined
 from tileops.manifest.failures import Failures
-from tileops.manifest.plan import plan_branch, plan_held
+from tileops.manifest.plan import Plan, plan_branch, plan_held
 from tileops.manifest.roofline import CallView, evaluate_roofline, traffic
 from tileops.manifest.signature import REQUIRED
 from tileops.manifest.unify import unify
 from tileops.ops.codegen import runtime
-from tileops.ops.codegen.emit import TorchNames, emit_call_check
-from tileops.ops.codegen.runtime import Checked, Output
+from tileops.ops.codegen.emit import Source, TorchNames, emit_call_check
+from tileops.ops.codegen.runtime import Checked, Output, SizeCheck
+from tileops.ops.codegen.sizes import dtype_indices, emit_sizes, solved_indices
 
 __all__ = [
     "CallSignature",
@@ -149,6 +150,7 @@ class CallSignature:
         self._lock = threading.RLock()
         self._construction_checks: dict[tuple[Any, ...], ConstructionChecks] = {}
         self._makers: dict[tuple[Any, ...], Callable[[dict[str, Any]], Callable[..., Checked]]] = {}
+        self._size_makers: dict[tuple[Any, ...], tuple[Callable[..., Any], Plan]] = {}
         self._sources: dict[tuple[Any, ...], str] = {}
         self.forward_order = signature.forward_order
         self.params = tuple(
@@ -244,6 +246,39 @@ class CallSignature:
             check = construction._checks[presence] = self._maker(construction, presence)(construction.values)
         return check
 
+    def sizes_of(self, construction: Construction, checked: Checked, presence: Sequence[bool]) -> SizeCheck:
+        """The check of the sizes of calls that are like one that passed in all else: the same tensors are present, with
+        the same dtypes and devices.
+
+        Args:
+            construction: what `construct` returned; without construction-time tensors.
+            checked: what the check of that call returned; it writes no tensor of the caller.
+            presence: which tensors it has, in `forward_order`.
+        """
+        key = (*construction.point.values(), *presence)
+        known = self._size_makers.get(key)
+        if known is None:
+            with self._lock:
+                plan = plan_branch(checked.branch)
+                namespace = self._execute(emit_sizes(self.name, plan), f"sizes {len(self._size_makers)}", {})
+                known = self._size_makers[key] = namespace["make_sizes"], plan
+        make, plan = known
+        names = dtype_indices(plan)
+        dtypes = {name: checked.indices[name] for name in names}
+        accept, outputs, inputs = make(construction.values, *dtypes.values())
+        return SizeCheck(
+            accept,
+            checked.branch,
+            {**construction.values, **dtypes},
+            solved_indices(plan),
+            tuple(zip(checked.branch.inputs, inputs, strict=True)),
+            tuple(
+                None if dtype is None else (name, dtype)
+                for name, dtype in zip(self._signature.outputs, outputs, strict=True)
+            ),
+            checked.device,
+        )
+
     def source(self, construction: Construction, presence: Sequence[bool]) -> str:
         """The generated Python of the check for calls with these tensors present (in `forward_order`)."""
         self._maker(construction, tuple(presence))
@@ -295,8 +330,15 @@ class CallSignature:
 
     def _generate(self, key: tuple[Any, ...], branch: Branch) -> Callable[[dict[str, Any]], Callable[..., Checked]]:
         source = emit_call_check(self.name, plan_branch(branch))
-        filename = f"<tileops.{self.entry.family}.{self.name} check {len(self._sources)}>"
-        namespace = _NAMESPACE | {"_fail": self._failures, "_branch": branch}
+        names = {"_fail": self._failures, "_branch": branch}
+        namespace = self._execute(source, f"check {len(self._sources)}", names)
+        self._sources[key] = source.text
+        return namespace["make_check"]
+
+    def _execute(self, source: Source, what: str, names: dict[str, Any]) -> dict[str, Any]:
+        """Runs generated source, and shows it in tracebacks."""
+        filename = f"<tileops.{self.entry.family}.{self.name} {what}>"
+        namespace = _NAMESPACE | names
         for name, value in source.constants.items():
             if isinstance(value, TorchNames):
                 value = {_TORCH_DTYPES[item]: item for item in value if item in _TORCH_DTYPES}
@@ -304,8 +346,7 @@ class CallSignature:
         exec(compile(source.text, filename, "exec"), namespace)
         # An entry without a modification time is never dropped by linecache.checkcache().
         linecache.cache[filename] = (len(source.text), None, source.text.splitlines(keepends=True), filename)
-        self._sources[key] = source.text
-        return namespace["make_check"]
+        return namespace
 
     # --- costs ---
 

@@ -71,12 +71,41 @@ def launcher(
         tensors: how many tensors are launched, with the output.
         keep: owns the memory behind constant addresses.
     """
-    binding = Binding(entry, limit, units, tuple(arguments), keep)
-    pattern = tuple([(item.place, item.offset != 0) if type(item) is Address else None for item in arguments])
-    make = _maker(pattern, tensors, limit == 0)
-    values = [item.offset if type(item) is Address else item for item in arguments]
-    made: Callable[..., None] = make(binding, entry.launch, parallel.team, limit, units, *values)
-    return made
+    return launch_form(arguments, tensors)(entry, limit, units, tuple(arguments), keep)
+
+
+class LaunchForm:
+    """`launcher` for calls that differ in their constants: which arguments are addresses was looked at once."""
+
+    __slots__ = ("_parallel", "_serial")
+
+    def __init__(self, pattern: tuple[tuple[int, bool] | None, ...], tensors: int) -> None:
+        self._serial, self._parallel = (_maker(pattern, tensors, serial) for serial in (True, False))
+
+    def __call__(
+        self, entry: CpuEntry, limit: int, units: int, arguments: tuple[Argument, ...], keep: Any = None
+    ) -> Callable[..., None]:
+        make = self._parallel if limit else self._serial
+        binding = Binding(entry, limit, units, arguments, keep)
+        made: Callable[..., None] = make(binding, entry.launch, parallel.team, limit, units, *arguments)
+        return made
+
+
+def launch_form(arguments: Sequence[Argument], tensors: int) -> LaunchForm:
+    """The form of launches with arguments such as these.
+
+    Args:
+        arguments: see `launcher`; of the constants only the places count.
+        tensors: how many tensors are launched, with the output.
+    """
+    return _form(
+        tuple([(item.place, item.offset != 0) if type(item) is Address else None for item in arguments]), tensors
+    )
+
+
+@lru_cache(maxsize=256)
+def _form(pattern: tuple[tuple[int, bool] | None, ...], tensors: int) -> LaunchForm:
+    return LaunchForm(pattern, tensors)
 
 
 def binding_of(launch: Callable[..., Any]) -> Binding | None:
@@ -94,12 +123,14 @@ def _maker(pattern: tuple[tuple[int, bool] | None, ...], tensors: int, serial: b
             passed.append(f"v{number}")
         else:
             place, moved = item
-            passed.append(f"t{place}.data_ptr()" + (f" + v{number}" if moved else ""))
+            passed.append(f"t{place}.data_ptr()" + (f" + v{number}_offset" if moved else ""))
     threads = "0" if serial else "team(limit)"
     formal = "".join(f", v{number}" for number in range(len(pattern)))
+    offsets = [f"v{number}.offset" for number, item in enumerate(pattern) if item is not None and item[1]]
     source = (
         f"def make(binding, entry, team, limit, units{formal}):\n"
-        f"    def launch({', '.join(f't{place}' for place in range(tensors))}, *, _binding=binding):\n"
+        + "".join(f"    {offset.replace('.', '_')} = {offset}\n" for offset in offsets)
+        + f"    def launch({', '.join(f't{place}' for place in range(tensors))}, *, _binding=binding):\n"
         f"        entry({', '.join([threads, 'units', *passed])})\n"
         "    return launch\n"
     )

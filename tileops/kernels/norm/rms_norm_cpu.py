@@ -20,6 +20,11 @@ from tileops.kernels.norm.row_layout import geometry as geometry_of
 
 #: Nanoseconds that one thread takes for a KiB of input, cache-resident; decides when two threads pay.
 _NS_PER_KIB = 20.0
+#: The geometry of rows that lie one after the other.
+_OneAxis = ctypes.c_int64 * 3
+_TENSORS = (Address(0), Address(1), Address(2))
+_WEIGHTED = direct.launch_form((0, 0.0, 0, *_TENSORS), 3)
+_UNWEIGHTED = direct.launch_form((0, 0.0, 0, _TENSORS[0], 0, _TENSORS[2]), 3)
 _TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -61,31 +66,39 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
         return {"main": program}
 
     def bind(self, call: RMSNormCall) -> Callable[..., None]:
-        size = math.prod(call.x.shape[-call.normalized_ndim :])
-        rows = call.x.numel // size
-        outer, inner = split(call.x, call.normalized_ndim)
-        limit = parallel.limit(call.x.numel * call.x.itemsize / 1024 * _NS_PER_KIB)
-        entry, team, eps = self.entries["main"].launch, parallel.team, float(call.eps)
+        x = call.x
+        total, itemsize = x.numel, x.itemsize
+        size = math.prod(x.shape[-call.normalized_ndim :])
+        rows = total // size
+        limit = parallel.limit(total * itemsize * (_NS_PER_KIB / 1024))
+        entry, team, eps = self.entries["main"], parallel.team, float(call.eps)
         # Without a weight the kernel multiplies by ones, which is exact and saves a second set of kernels.
         ones = None
         if call.weight is None:
-            ones = torch.ones(size, dtype=_TORCH_DTYPES[call.x.dtype], device="cpu")
+            ones = torch.ones(size, dtype=_TORCH_DTYPES[x.dtype], device="cpu")
 
         if _is_dense(call):
-            geometry = geometry_of([outer], call.x.itemsize)
-            factor = Address(1) if ones is None else ones.data_ptr()
-            arguments = (size, eps, ctypes.addressof(geometry), Address(0), factor, Address(2))
-            return direct.launcher(self.entries["main"], limit, rows, arguments, 3, (geometry, ones))
+            if x.is_contiguous:
+                geometry: Any = _OneAxis(1, rows, size * itemsize)
+            else:
+                geometry = geometry_of([split(x, call.normalized_ndim)[0]], itemsize)
+            where = ctypes.addressof(geometry)
+            if ones is None:
+                return _WEIGHTED(entry, limit, rows, (size, eps, where, *_TENSORS), geometry)
+            arguments = (size, eps, where, _TENSORS[0], ones.data_ptr(), _TENSORS[2])
+            return _UNWEIGHTED(entry, limit, rows, arguments, (geometry, ones))
 
+        outer, inner = split(x, call.normalized_ndim)
         weight_axes = ((size,), (1,)) if call.weight is None else axes_of(call.weight.shape, call.weight.strides)
-        geometry = geometry_of([outer, inner, weight_axes], call.x.itemsize)
+        geometry = geometry_of([outer, inner, weight_axes], itemsize)
+        launch = entry.launch
         where = ctypes.addressof(geometry)
 
         def gathered(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
             factors: Any = ones if weight is None else weight
             threads = team(limit) if limit else 0
             scratch = torch.empty(2 * size * max(threads, 1), dtype=torch.float32, device="cpu")
-            entry(
+            launch(
                 threads,
                 rows, size, eps, where, x.data_ptr(), factors.data_ptr(), output.data_ptr(),
                 scratch.data_ptr(),

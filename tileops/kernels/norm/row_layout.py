@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from tileops.kernels.base import TensorSpec, contiguous_strides
+from tileops.kernels.base import TensorSpec
 from tileops.kernels.layout import coalesce
 
 #: Extents and steps in elements of the axes of a group, innermost first.
@@ -33,7 +33,7 @@ def split(x: TensorSpec, normalized_ndim: int) -> tuple[Axes, Axes]:
 
 def has_dense_rows(x: TensorSpec, normalized_ndim: int) -> bool:
     """Whether the elements of a row lie next to each other, in order."""
-    if x.strides == contiguous_strides(x.shape):
+    if x.is_contiguous:
         return True
     sizes, steps = split(x, normalized_ndim)[1]
     return len(sizes) == 1 and steps[0] == 1

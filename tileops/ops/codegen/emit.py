@@ -70,10 +70,12 @@ def emit_call_check(op: str, plan: Plan) -> Source:
     `_c` maps parameters to their values; `_check` takes the tensors in forward order, None where absent, and
     returns a `Checked`.
     """
-    return _Emitter(op, plan).emit()
+    return Emitter(op, plan).emit()
 
 
-class _Emitter:
+class Emitter:
+    """What the functions that are generated for a branch share: names, places, expressions, outputs."""
+
     def __init__(self, op: str, plan: Plan) -> None:
         self.op = op
         self.plan = plan
@@ -244,10 +246,7 @@ class _Emitter:
             case BindDim():
                 self.out.add(f"{step.name} = {self._size(step.tensor, step.place)}")
             case BindShape():
-                start, stop = self._length(step.start), self._length(step.stop)
-                end = f"len(_s_{step.tensor})" + (f" - ({stop})" if "+" in stop else f" - {stop}")
-                whole = start == "0" and stop == "0"
-                self.out.add(f"{step.name} = tuple(_s_{step.tensor}{'' if whole else f'[{start}:{end}]'})")
+                self._bind_shape(step)
             case BindAffine():
                 self._bind_affine(step)
             case CheckAxis():
@@ -270,6 +269,12 @@ class _Emitter:
                 )
             case _:
                 raise TypeError(f"no code for {type(step).__name__}")
+
+    def _bind_shape(self, step: BindShape) -> None:
+        start, stop = self._length(step.start), self._length(step.stop)
+        end = f"len(_s_{step.tensor})" + (f" - ({stop})" if "+" in stop else f" - {stop}")
+        whole = start == "0" and stop == "0"
+        self.out.add(f"{step.name} = tuple(_s_{step.tensor}{'' if whole else f'[{start}:{end}]'})")
 
     def _bind_dtype(self, step: BindDType) -> None:
         names = self.out.constant(f"_names_{step.name}", TorchNames(step.names))
@@ -344,7 +349,7 @@ class _Emitter:
 
     def _check_rule(self, step: CheckRule) -> None:
         source = next(rule.source for rule in self.signature.shape_rules if rule.where == step.rule.where)
-        for part in _conjuncts(step.rule.node):
+        for part in conjuncts(step.rule.node):
             expr = step.rule.with_node(part)
             arguments = f"{step.rule.where!r}, {source!r}, {self._values(self._shown(step.rule))}"
             if step.at_construction or not expr.names <= self.fixed:
@@ -455,8 +460,8 @@ def _join(start: str, length: str) -> str:
     return length if start == "0" else f"{start} + {length}"
 
 
-def _conjuncts(node: ast.expr) -> list[ast.expr]:
+def conjuncts(node: ast.expr) -> list[ast.expr]:
     """Operands of a conjunction, each checked on its own."""
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
-        return [part for value in node.values for part in _conjuncts(value)]
+        return [part for value in node.values for part in conjuncts(value)]
     return [node]

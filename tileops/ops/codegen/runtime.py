@@ -23,6 +23,10 @@ class Output(NamedTuple):
     dtype: torch.dtype
 
 
+#: Values of the solved indices, shapes of the inputs that were passed, and of the outputs.
+Sizes = tuple[tuple[Any, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, ...] | None, ...]]
+
+
 class Checked:
     """A call that passed its checks.
 
@@ -58,6 +62,50 @@ class Checked:
             "None" if item is None else f"{item.name}: {item.dtype} {list(item.shape)}" for item in self.outputs
         )
         return f"<Checked {shown}>"
+
+
+class SizeCheck:
+    """The check of the sizes of calls whose other facts are known to fit the entry, see `codegen.sizes`.
+
+    Attributes:
+        accept: ``accept(*tensors)``: what a call was found to be, or None where the whole check has to say what is
+            wrong with it.
+        outputs: name and dtype of each output, None where a nullable one is absent.
+        inputs: name and dtype name of each input that is passed.
+    """
+
+    __slots__ = ("_branch", "_constants", "_device", "_solved", "accept", "inputs", "outputs")
+
+    def __init__(
+        self,
+        accept: Callable[..., Sizes | None],
+        branch: Any,
+        constants: dict[str, Any],
+        solved: tuple[str, ...],
+        inputs: tuple[tuple[str, str], ...],
+        outputs: tuple[tuple[str, torch.dtype] | None, ...],
+        device: torch.device | None,
+    ) -> None:
+        self.accept = accept
+        self.inputs = inputs
+        self.outputs = outputs
+        self._branch = branch
+        self._constants = constants
+        self._solved = solved
+        self._device = device
+
+    def indices(self, found: Sizes) -> dict[str, Any]:
+        """`Checked.indices` of a call that was accepted."""
+        return {**self._constants, **dict(zip(self._solved, found[0], strict=True))}
+
+    def checked(self, found: Sizes) -> Checked:
+        """What the whole check returns for a call that was accepted."""
+        inputs = {name: (shape, dtype) for (name, dtype), shape in zip(self.inputs, found[1], strict=True)}
+        outputs = tuple(
+            None if known is None or shape is None else Output(known[0], shape, known[1])
+            for known, shape in zip(self.outputs, found[2], strict=True)
+        )
+        return Checked(self._branch, self.indices(found), inputs, outputs, (), self._device)
 
 
 def settle(ok: Condition, report: Callable[..., CheckError], *values: Any) -> None:
