@@ -19,6 +19,7 @@ from tests.store.helpers import environment
 from tileops import jit, settings
 from tileops.cli.main import app
 from tileops.errors import DispatchError
+from tileops.norm import RMSNormFwdOp
 from tileops.ops import observing
 
 
@@ -60,17 +61,17 @@ def run(code: str, cache: Path, **env: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-CALL = """
-import json, sys, torch, tileops
-from tileops.norm import RMSNormFwdOp
-events = []
-stop = tileops.on_compile(lambda event: events.append(event.program.factory))
-op = RMSNormFwdOp((32,))
-op(torch.ones(2, 32))
-stop()
-found = tileops.stats(by="op")["RMSNormFwdOp"]
-print(json.dumps([found.compiled, found.loaded, found.misses, len(events), tileops.stats().compiled]))
-"""
+def call() -> list[int]:
+    """Of one call, as if it were the first of this process: compiled, loaded and missed; events; compiled in all."""
+    jit.reset()
+    observing.reset()
+    events = []
+    stop = tileops.on_compile(lambda event: events.append(event.program.factory))
+    RMSNormFwdOp((32,))(torch.ones(2, 32))
+    stop()
+    found = tileops.stats(by="op")["RMSNormFwdOp"]
+    return [found.compiled, found.loaded, found.misses, len(events), tileops.stats().compiled]
+
 
 PRELOAD = """
 import json, sys, torch, tileops
@@ -89,11 +90,12 @@ def test_a_process_counts_and_another_preloads(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     calls = tmp_path / "calls.jsonl"
-    compiled, loaded, misses, events, total = run(CALL, cache, TILEOPS_RECORD=str(calls))
-    assert compiled == events == total >= 1
-    assert (loaded, misses) == (0, 1)
-    first = run(CALL, cache)
-    assert first[:4] == [0, compiled, 1, 0]
+    with settings.scope(cache_dir=str(cache)):
+        with tileops.record(calls):
+            compiled, loaded, misses, events, total = call()
+        assert compiled == events == total >= 1
+        assert (loaded, misses) == (0, 1)
+        assert call()[:4] == [0, compiled, 1, 0]
     ready, missing, counted, built, now, numba = run(PRELOAD.format(calls=calls), cache)
     assert ready == counted == now == compiled
     assert (missing, built, numba) == (0, 0, False)

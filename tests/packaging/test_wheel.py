@@ -82,9 +82,14 @@ def test_demo_runs(installed: dict[str, str], tiny_model: Path, tmp_path: Path) 
     assert json.loads(out.read_text())["ttft_s"] > 0
 
 
-def test_bench_runs(installed: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def small(installed: dict[str, str]) -> str:
+    """The smallest case of an operator."""
     cases = json.loads(run(installed, "show", "RMSNormFwdOp", "--json"))["cases"]
-    small = min(cases, key=lambda case: case["bytes"])["id"]
+    return min(cases, key=lambda case: case["bytes"])["id"]
+
+
+def test_bench_runs(installed: dict[str, str], small: str, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     run(installed, "bench", "RMSNormFwdOp", "--case", small, "--budget", "0.2", "--json", str(out))
     (row,) = json.loads(out.read_text())
@@ -92,7 +97,6 @@ def test_bench_runs(installed: dict[str, str], tmp_path: Path) -> None:
     assert row["ours_us"] > 0
 
 
-def test_tune_runs(installed: dict[str, str]) -> None:
-    cases = json.loads(run(installed, "show", "RMSNormFwdOp", "--json"))["cases"]
-    small = min(cases, key=lambda case: case["bytes"])["id"]
-    assert "best" in run(installed, "tune", "RMSNormFwdOp", "--case", small, "--budget", "10")
+def test_tune_runs(installed: dict[str, str], small: str) -> None:
+    options = ("--budget", "10", "--trials", "2", "--jobs", "1")
+    assert "best" in run(installed, "tune", "RMSNormFwdOp", "--case", small, *options)
