@@ -32,9 +32,9 @@ def is_direct(run: Callable[..., Any]) -> bool:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    _torch_tensors.functions.cache_clear()
+    _torch_tensors._found.cache_clear()
     yield
-    _torch_tensors.functions.cache_clear()
+    _torch_tensors._found.cache_clear()
 
 
 X, W = torch.randn(3, 64), torch.randn(64)
@@ -58,7 +58,8 @@ def test_small_calls_are_direct(make: Callable[[], Op], tensors: tuple, expected
     operands = tensors + (None,) * (len(op._input_names) - len(tensors))
     for _ in range(3):
         result = run(*operands)
-        assert result.is_contiguous() and type(result) is torch.Tensor
+        assert result.is_contiguous()
+        assert type(result) is torch.Tensor
         torch.testing.assert_close(result, expected)
     with torch.inference_mode():
         assert run(*operands).is_inference()
@@ -119,6 +120,7 @@ def test_without_a_private_name_calls_go_through_python(
     monkeypatch.setitem(_torch_tensors._NAMES, name, (_torch_tensors._NAMES[name][0], "tileops_no_such_symbol"))
     run = run_of(AddFwdOp(), X, W)
     assert not is_direct(run)
+    assert "tileops_no_such_symbol" in (_torch_tensors.reason() or "")
     torch.testing.assert_close(run(X, W), X + W)
 
 

@@ -41,7 +41,7 @@ def collect() -> dict[str, dict[str, Any]]:
         "versions": {"tileops": __version__, "python": platform.python_version()} | {p: _version(p) for p in _PACKAGES},
         "cpu": cpu,
         "cuda": _cuda(),
-        "launcher": dict(jit.parallel.describe()),
+        "launcher": {**dict(jit.parallel.describe()), "small calls": jit.direct.describe()},
         "cache": {
             "directory": cache["directory"],
             "state": cache["state"],

@@ -68,16 +68,25 @@ def address_of(data: bytes) -> int:
     return address
 
 
-@functools.cache
 def functions() -> TensorFunctions | None:
     """The functions of this process; looked up and checked once. None where they cannot be used."""
+    return _found()[0]
+
+
+def reason() -> str | None:
+    """Why there are none, or None."""
+    return _found()[1] or None
+
+
+@functools.cache
+def _found() -> tuple[TensorFunctions | None, str]:
     try:
-        found, reason = _load()
+        found, why = _load()
     except (OSError, AttributeError) as error:
-        found, reason = None, str(error)
+        found, why = None, str(error)
     if found is None:
-        _log.info("small calls go through Python: %s", reason)
-    return found
+        _log.info("small calls go through Python: %s", why)
+    return found, why
 
 
 def _load() -> tuple[TensorFunctions | None, str]:

@@ -178,6 +178,12 @@ def direct(
     return binding.entry.builtin(ENTRY, "direct(*tensors)", (descriptor, otherwise, extents, binding))
 
 
+def describe() -> str:
+    """How small calls run, for `tileops doctor`."""
+    reason = _torch_tensors.reason()
+    return "native" if reason is None else f"through Python: {reason}"
+
+
 def _bits(kind: str, value: float | int) -> int:
     if kind == "f32":
         return int.from_bytes(struct.pack("<f", value), "little")
