@@ -22,7 +22,7 @@ from tileops.errors import TuningError
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
-TRIALS = 30
+TRIALS = 20
 WORKER = f"""
 import json, sys, time
 sys.path.insert(0, {str(Path(__file__).parent / "modules")!r})

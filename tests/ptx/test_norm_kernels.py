@@ -106,6 +106,7 @@ def test_several_normalized_axes(dtype):
 @pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90a"])
 @pytest.mark.parametrize("block", [128, 256, 512, 1024])
 def test_every_block_of_the_tile_space(block, arch):
+    """On one architecture; on the other in the nightly tests."""
     for size in (256, 1000, 4096, 8192):
         run(random((3, size), "bfloat16"), random((size,), "bfloat16", 1), "bfloat16", arch, block=block)
 
