@@ -14,13 +14,13 @@ from tests.cli.helpers import tileops as run
 from tileops import jit, settings
 from tileops.errors import CacheWarning, TileOpsError
 from tileops.jit import _numba_cuda
-from tileops.jit.pool import Task, compile_all
+from tileops.jit.pool import Outcome, Task, compile_all
 from tileops.jit.program import Program
 from tileops.jit.recording import describe
 from tileops.jit.store import default_store
 from tileops.norm import RMSNormFwdOp
 from tileops.ops.recording import read_calls, read_programs
-from tileops.ops.warming import WarmReport, needs
+from tileops.ops.warming import WarmReport, _still_there, needs
 
 pytestmark = [pytest.mark.in_tree_kernels, pytest.mark.xdist_group("warm")]
 
@@ -204,13 +204,19 @@ def test_what_cannot_be_kept_is_no_success(tmp_path, monkeypatch):
         pytest.raises(TileOpsError, match=r"nothing was compiled, because nothing can be kept.*TILEOPS_CACHE_DIR"),
     ):
         tileops.warm(["AddFwdOp"])
+    task = Task(Program.of("tileops.kernels:rows", []), "native", "AddFwdOp")
+    with settings.scope(cache_dir=str(tmp_path / "small"), cache_size=1024):
+        (outcome,) = _still_there([Outcome(task, "compiled")])
+        assert (outcome.state, outcome.reason) == (
+            "failed", f"compiled, but {tmp_path / 'small'} holds 1024 bytes at most; raise TILEOPS_CACHE_SIZE",
+        )  # fmt: skip
     with settings.scope(cache_dir=str(tmp_path / "full")):
         store = default_store()
         monkeypatch.setattr(store, "put", lambda key, artifact: False)
         monkeypatch.setattr(store, "fault", lambda: "the disk is full")
         monkeypatch.setattr("tileops.jit.engine.compile_program", lambda program, target: None)
         with pytest.raises(TileOpsError, match="does not keep it: the disk is full"):
-            jit.warm(Program.of("tileops.kernels:rows", []))
+            jit.warm(task.program)
 
 
 @pytest.mark.parametrize(

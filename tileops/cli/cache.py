@@ -179,6 +179,7 @@ def prune(
             _list(chosen)
         _confirm(f"Remove these {len(chosen)} compiled kernels from {store.root}?", yes)
         removed = store.remove([entry.key for entry in chosen])
+        _check_removed(removed, len(chosen), store.root, store.fault())
     if as_json:
         print_json({"directory": str(store.root), "chosen": [entry.to_dict() for entry in chosen], "removed": removed})
         return
@@ -206,6 +207,8 @@ def clear(
         what = f"{count} compiled kernels{f' and {kept} tuning records' if kept else ''}"
         _confirm(f"Remove {what} from {store.root}?", yes)
     gone = {"directory": str(store.root), "kernels": store.clear(), "records": tuned.clear() if records else 0}
+    _check_removed(gone["kernels"], count, store.root, store.fault())
+    _check_removed(gone["records"], kept, store.root, tuned.disk.fault())
     if as_json:
         print_json(gone)
         return
@@ -290,6 +293,11 @@ def _list(entries: list[StoredEntry]) -> None:
 def _confirm(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True, err=True)
+
+
+def _check_removed(removed: int, wanted: int, place: Path, fault: str) -> None:
+    if removed < wanted and fault:  # without a fault another process was faster
+        raise TileOpsError(f"{wanted - removed} of {wanted} entries of {place} are still there: {fault}")
 
 
 def _op_names(ops: list[str] | None) -> set[str] | None:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tileops import autotune, manifest, settings
@@ -168,7 +168,7 @@ def warm(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for outcome in outcomes:
         count(outcome)
-    outcomes += pool.compile_all(tasks, jobs or cores, count)
+    outcomes += _still_there(pool.compile_all(tasks, jobs or cores, count))
     observing.warmed()
     refused: dict[str, int] = {}
     for op, name, _, _ in found.refused:
@@ -206,6 +206,19 @@ def _tasks(found: Needs) -> tuple[list[Task], list[Outcome]]:
         else:
             tasks.append(task)
     return tasks, settled
+
+
+def _still_there(outcomes: list[Outcome]) -> list[Outcome]:
+    """The same, where what later kernels have crowded out of the store has failed."""
+    store = default_store()
+    lost = {
+        outcome
+        for outcome in outcomes
+        if outcome.state == "compiled"
+        and not store.holds(key_for(outcome.task.program, pool.target_of(outcome.task.arch)).digest)
+    }
+    reason = f"compiled, but {store.root} holds {settings.current().cache_size} bytes at most; raise TILEOPS_CACHE_SIZE"
+    return [replace(outcome, state="failed", reason=reason) if outcome in lost else outcome for outcome in outcomes]
 
 
 def needs(
