@@ -206,7 +206,11 @@ def clear(
     if count or kept:
         what = f"{count} compiled kernels{f' and {kept} tuning records' if kept else ''}"
         _confirm(f"Remove {what} from {store.root}?", yes)
-    gone = {"directory": str(store.root), "kernels": store.clear(), "records": tuned.clear() if records else 0}
+    gone: dict[str, Any] = {
+        "directory": str(store.root),
+        "kernels": store.clear(),
+        "records": tuned.clear() if records else 0,
+    }
     _check_removed(gone["kernels"], count, store.root, store.fault())
     _check_removed(gone["records"], kept, store.root, tuned.disk.fault())
     if as_json:
