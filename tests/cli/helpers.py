@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests import processes
 from tests.store.helpers import environment
 
 
@@ -23,14 +22,7 @@ def tileops(
     extra = dict(env)
     if cache is not None:
         extra["TILEOPS_CACHE_DIR"] = str(cache)
-    done = subprocess.run(
-        [sys.executable, "-m", "tileops.cli.main", *map(str, arguments)],
-        env=environment(extra),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        input=stdin,
-    )
+    done = processes.run("-m", "tileops.cli.main", *arguments, env=environment(extra), timeout=timeout, input=stdin)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout
@@ -44,13 +36,7 @@ def tileops_json(*arguments: object, **options: Any) -> Any:
 def script(path: Path, *arguments: object, cache: Path | None = None, code: int = 0, **env: str) -> str:
     """Standard output of a script in a fresh process; standard error where an exit code but 0 is expected."""
     extra = {**env, **({} if cache is None else {"TILEOPS_CACHE_DIR": str(cache)})}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", str(path), *map(str, arguments)],
-        env=environment(extra),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = processes.run("file", str(path), *arguments, env=environment(extra), errors=("UserWarning",))
     assert done.returncode == code, done.stdout + done.stderr
     return done.stderr if code else done.stdout
 

@@ -15,27 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.helpers import tileops
 from tests.store.helpers import environment
 from tileops import __version__, settings
 from tileops.cli.main import app
 from tileops.errors import CacheWarning, TileOpsError
-
-
-def tileops(*arguments: str, cache: Path | None = None, code: int = 0, **env: str) -> str:
-    """Standard output of ``tileops <arguments>``; standard error where an exit code but 0 is expected."""
-    extra = dict(env)
-    if cache is not None:
-        extra["TILEOPS_CACHE_DIR"] = str(cache)
-    done = subprocess.run(
-        [sys.executable, "-m", "tileops.cli.main", *arguments],
-        env=environment(extra),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr if code else done.stdout
 
 
 def inside(*arguments: str, cache: Path | None = None, code: int = 0) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import tileops
+from tests import processes
 from tests.ops_runtime.toys import fresh_kernel, make_op
 from tests.store.helpers import environment
 from tileops import jit, settings
@@ -49,14 +48,7 @@ def test_counts_by_op() -> None:
 
 def run(code: str, cache: Path, **env: str) -> Any:
     """What a fresh process prints last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment({"TILEOPS_CACHE_DIR": str(cache), **env}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = processes.run("-c", code, env=environment({"TILEOPS_CACHE_DIR": str(cache), **env}))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

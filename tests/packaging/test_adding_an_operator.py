@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tileops.cli import scaffold
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,15 +33,13 @@ def checkout(tmp_path: Path) -> Path:
 def run(checkout: Path, *command: str, code: int = 0) -> str:
     """Runs a command of the page on the copy."""
     program, *rest = command
-    module = {"tileops": ["-m", "tileops.cli.main"], "python": []}[program]
-    done = subprocess.run(
-        [sys.executable, *module, *rest],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    if program == "tileops":
+        rest = ["-m", "tileops.cli.main", *rest]
+    elif rest[0] != "-c":
+        rest = ["file", str(checkout / rest[0]), *rest[1:]]
+    kind, what, *arguments = rest
+    env = {**os.environ, "PYTHONPATH": str(checkout)}
+    done = processes.run(kind, what, *arguments, env=env, cwd=checkout)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.in_tree_kernels]
 
@@ -46,15 +48,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def run(installed: dict[str, str], *arguments: str, code: str | None = None) -> str:
-    program = ["-c", code] if code else ["-m", "tileops.cli.main"]
-    result = subprocess.run(
-        [sys.executable, *program, *arguments],
-        env=installed,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = ("-c", code) if code else ("-m", "tileops.cli.main")
+    result = processes.run(*program, *arguments, env=installed, cwd="/")
     assert result.returncode == 0, result.stderr
     return result.stdout
 
