@@ -12,7 +12,7 @@ JOBS ?= 2
 # Tests start hundreds of processes, which need not compile our sources each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-beside lint style types bench nightly chaos fuzz device-check docs clean
+.PHONY: help demo test lint bench nightly chaos fuzz device-check docs clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -35,22 +35,15 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.installed ## a language model on our operators, beside PyTorch
 	$(BIN)/tileops demo $(ARGS)
 
-test: $(VENV)/.installed-test style ## everything CI checks
+# Types first: a test checks typed calls with what mypy keeps.
+test: $(VENV)/.installed-test lint ## everything CI checks
 	$(BIN)/tileops validate
-	@$(MAKE) --no-print-directory -j 2 types test-beside
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 -m "not serial and not nightly" --durations 25 $(ARGS)
 	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS) $(shell grep -rl mark.serial tests --include='*.py')
 
-# What does not mind other processes.
-test-beside: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 -m "not serial and not nightly" --durations 25 $(ARGS)
-
-lint: style types ## formatting, lint and types
-
-style: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-
-types: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-test ## every operator against PyTorch (quiet machine, about 20 minutes)
