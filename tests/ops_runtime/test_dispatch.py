@@ -5,15 +5,15 @@ path.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests import processes
 from tests.ops_runtime.toys import ToyScaleFwdOp, fresh_kernel, make_op
+from tests.store.helpers import environment
 from tileops.errors import BackwardError, CheckError
 from tileops.ops import dispatch
 from tileops.ops.base import Op
@@ -198,7 +198,8 @@ def test_an_exported_program_runs_in_a_process_that_never_made_the_op(tmp_path) 
         "torch.save(torch.export.load(sys.argv[1]).module()(x), sys.argv[2])"
     )
     result = tmp_path / "result.pt"
-    subprocess.run([sys.executable, "-c", code, str(path), str(result)], check=True, timeout=120)
+    done = processes.run("-c", code, path, result, env=environment())
+    assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(result), model(x))
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.xdist_group("example_backend"), pytest.mark.in_tree_kernels]
 
@@ -28,10 +30,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run(environment: dict[str, str], folder: Path, *arguments: str) -> str:
     # The plugin is named because a checkout may have been installed before it had one.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tileops.testing.options"]
-    done = subprocess.run(
-        [*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
-    )
+    options = ("-q", "-p", "no:cacheprovider", "-p", "tileops.testing.options")
+    done = processes.run("-m", "pytest", *options, *arguments, cwd=folder, env=environment)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout
 
