@@ -164,6 +164,43 @@ def test_rules_about_dtypes_are_checked_for_each_dtype() -> None:
             add(torch.ones(3, dtype=torch.int32), torch.ones(3, dtype=torch.int32))
 
 
+@pytest.mark.in_tree_kernels
+@pytest.mark.parametrize("name", CASES)
+def test_calls_after_the_first_are_what_first_calls_are(name: str) -> None:
+    """Of later calls of a kind less is found out, and nothing else."""
+    make, shapes = CASES[name]
+    make = (lambda: RMSNormFwdOp((8,))) if name == "rms_norm" else make
+    op, rng = make(), random.Random(7)
+    for number in range(10):
+        sizes = shapes(rng)
+        if name == "rms_norm":
+            sizes = (rng.randint(1, 20), 8), (8,)
+        elif name in ("gemm", "gqa_dense", "rope", "silu_and_mul"):
+            sizes = tuple((*[size % 24 + 2 - size % 2 for size in shape[:2]], *shape[2:]) for shape in sizes)
+        if name == "gemm":
+            sizes = sizes[0], (sizes[1][0], sizes[0][1])
+        if name == "gqa_dense":
+            sizes = sizes[0], *[(sizes[0][0], *shape[1:]) for shape in sizes[1:]]
+        tensors = [torch.randn(shape) for shape in sizes]
+        if name == "where":
+            tensors[0] = tensors[0] > 0
+        if number % 3 == 2:
+            tensors[0] = torch.stack((tensors[0], tensors[0]), -1)[..., 0]
+        fresh = make()
+        assert torch.equal(op(*tensors), fresh(*tensors))
+        assert op.eval_roofline() == fresh.eval_roofline()
+        assert op._last_call().facts == fresh._last_call().facts
+        wrong = [torch.randn(*tensors[0].shape, 1, 1), *tensors[1:]] if name not in ("add", "lerp", "where") else None
+        if wrong is None:
+            wrong = [*tensors[:-1], torch.randn(3, 41, 71)]
+        texts = []
+        for refusing in (op, fresh):
+            with pytest.raises(CheckError) as caught:
+                refusing(*wrong)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+
+
 def test_a_kernel_that_states_no_class_is_asked_about_every_call() -> None:
     refused = fresh_kernel(refusal=classmethod(lambda cls, call: "odd" if call.x.numel % 2 else None))
     other = fresh_kernel(refusal=classmethod(lambda cls, call: None if call.x.numel % 2 else "even"))

@@ -280,6 +280,15 @@ class Kernel:
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be launched: define bind(call)")
 
+    def resized(self, call: Any) -> Callable[..., Launch | None] | None:
+        """Returns ``at(*shapes)``, which gives what `bind` gives for a call like `call` but for its shapes, or None
+        where the kernel would be another. Optional: a call of new sizes then needs no call spec.
+
+        Shapes are those of the tensors that `call` has, in the order of the interface. All tensors are dense in the
+        calls for which `at` is asked, and were in `call`; dtypes, presence and parameters are those of `call`.
+        """
+        return None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(self.config.items()))})"
 

@@ -125,6 +125,7 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
         entry = cls.__dict__.get("entry") or manifest.try_load_entry(cls.__name__)
         if entry is not None:
             generation.generate(cls, entry)
+        cls._one_site = cls._bind is Op._bind and len(cls.interfaces) == 1
 
     def __init__(self, *, target: str | None = None) -> None:
         registry.load_backends()
@@ -386,6 +387,7 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
             self._reset_plans()
             self._built = {site: {} for site in self.interfaces}
             self._known = {}
+            self._kinds = {}
 
     # What is known of the last call on this thread
 

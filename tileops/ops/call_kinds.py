@@ -17,7 +17,7 @@ from tileops.manifest.signature import OUT
 from tileops.ops.codegen.runtime import Checked, SizeCheck, Sizes
 from tileops.ops.dtypes import name_of
 from tileops.ops.effects import FRESH, Effects
-from tileops.ops.facts import CallFacts, allocated_spec, cpu_spec, device_facts, spec_of
+from tileops.ops.facts import CallFacts, allocated_spec, cpu_spec, device_facts, new_cpu_spec, spec_of
 from tileops.ops.plans import CallRecord
 
 #: Kinds that an op remembers; a program has a few.
@@ -75,6 +75,9 @@ class SizedCalls:
         outputs: name, dtype and name of the dtype of each output.
         single: there is one output.
         once: a run that is cheap to make will do for the first call.
+        places: of the inputs that are passed.
+        resize: what `Kernel.resized` gave for a call whose tensors were all dense, or None.
+        tries: how many calls may still be asked for it.
     """
 
     __slots__ = (
@@ -89,7 +92,10 @@ class SizedCalls:
         "once",
         "op",
         "outputs",
+        "places",
+        "resize",
         "single",
+        "tries",
     )
 
     def __init__(self, op: str, kind: CallKind, check: SizeCheck, names: Sequence[str]) -> None:
@@ -104,6 +110,9 @@ class SizedCalls:
         self.device, self.dtype = kind.device, kind.dtype
         self._facts, self._on_cpu = kind.facts, kind.on_cpu
         self._present = [(name, names.index(name), dtype, DTYPES[dtype][0]) for name, dtype in check.inputs]
+        self.places = [place for _, place, _, _ in self._present]
+        self.resize: Callable[..., Any] | None = None
+        self.tries = 4 if self.once and self.single else 0
         self._absent = dict.fromkeys(name for name in names if name not in dict(check.inputs))
 
     def checked(self, found: Sizes) -> Checked:
@@ -114,40 +123,50 @@ class SizedCalls:
         """Shape and dtype of each output."""
         return [(shape, output[1]) for shape, output in zip(found[2], self.outputs, strict=True)]
 
+    def dense_facts(self, found: Sizes) -> CallFacts:
+        """The facts of a call that was accepted, all of whose tensors are dense."""
+        names = [*self._check.inputs, *[(name, dtype) for name, _, dtype in self.outputs]]
+        shapes = [shape for shape in (*found[1], *found[2]) if shape is not None]
+        specs = {name: new_cpu_spec(shape, dtype) for (name, dtype), shape in zip(names, shapes, strict=True)}
+        return CallFacts(self._facts, {**self._absent, **specs}, partial(self._check.indices, found))
+
     def facts_of(self, tensors: Sequence[Any], found: Sizes, layout: str | None) -> CallFacts:
         """The facts of a call that was accepted."""
-        specs: dict[str, TensorSpec | None] = {}
+        facts = CallFacts(self._facts, self._absent, partial(self._check.indices, found), layout)
         on_cpu = self._on_cpu
         like: TensorSpec | None = None
         for (name, place, dtype, itemsize), shape in zip(self._present, found[1], strict=True):
             tensor = tensors[place]
-            specs[name] = spec = cpu_spec(tensor, shape, dtype, itemsize) if on_cpu else spec_of(tensor)
+            facts[name] = spec = cpu_spec(tensor, shape, dtype, itemsize) if on_cpu else spec_of(tensor)
             if like is None:
                 like = spec
         assert like is not None
-        if self._absent:
-            specs.update(self._absent)
         for (name, torch_dtype, dtype), result in zip(self.outputs, found[2], strict=True):
             assert result is not None
-            # A new output that looks like the first input shares its description.
-            if on_cpu and result == like.shape and dtype == like.dtype and like.is_contiguous:
-                specs[name] = like
+            if not on_cpu:
+                facts[name] = allocated_spec(result, torch_dtype, self.device)
+            elif result == like.shape and dtype == like.dtype and like.is_contiguous:
+                facts[name] = like  # a new output that looks like the first input shares its description
             else:
-                specs[name] = allocated_spec(result, torch_dtype, self.device)
-        return CallFacts(self._facts, specs, partial(self._check.indices, found), layout)
+                facts[name] = new_cpu_spec(result, dtype)
+        return facts
 
 
 class SizedRecord(CallRecord):
     """The facts of a call that was accepted: few ask for more than dtype and device, so the rest is made then."""
 
-    __slots__ = ("_calls", "_found")
+    __slots__ = ("_calls", "_facts", "_found")
 
-    def __init__(self, calls: SizedCalls, dtype: torch.dtype, found: Sizes, facts: CallFacts) -> None:
+    def __init__(self, calls: SizedCalls, found: Sizes, facts: CallFacts | None) -> None:
         self._calls = calls
         self._found = found
-        self.dtype = dtype
+        self.dtype = calls.dtype
         self.device = calls.device
-        self.facts = facts
+        self._facts = facts
+
+    @property
+    def facts(self) -> CallFacts:  # type: ignore[override]
+        return self._facts or self._calls.dense_facts(self._found)
 
     @property
     def checked(self) -> Checked:
@@ -156,4 +175,7 @@ class SizedRecord(CallRecord):
 
 def kind_key(tensors: Sequence[torch.Tensor | None]) -> Hashable:
     """What tells kinds apart. A sparse or quantised tensor has a layout of its own."""
+    if len(tensors) == 1:
+        (tensor,) = tensors
+        return None if tensor is None else (tensor.dtype, tensor.layout, tensor.device)
     return tuple([None if tensor is None else (tensor.dtype, tensor.layout, tensor.device) for tensor in tensors])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -85,6 +86,26 @@ def cpu_spec(tensor: torch.Tensor, shape: tuple[int, ...], dtype: str, itemsize:
         },
     )
     return spec
+
+
+def new_cpu_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
+    """`allocated_spec` on the CPU for a shape that is met for the first time."""
+    numel = math.prod(shape)
+    if len(shape) == 2 and numel > 1:
+        strides: tuple[int, ...] = (shape[1], 1)
+    else:
+        strides = contiguous_strides(shape)
+    return TensorSpec.made(
+        {
+            "device": "cpu",
+            "dtype": dtype,
+            "shape": shape,
+            "strides": strides,
+            "alignment": DTYPES[dtype][0],
+            "is_contiguous": True,
+            "numel": numel,
+        }
+    )
 
 
 def _spec(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,8 +14,9 @@ from tileops import backend, settings
 from tileops.backend import registry
 from tileops.kernels import pages
 from tileops.kernels.base import TensorSpec, contiguous_strides
-from tileops.ops import call_kinds, calling, contents, effects, recording, targets
+from tileops.ops import call_kinds, calling, contents, effects, observing, recording, targets, tuning
 from tileops.ops.call_kinds import CallKind, SizedCalls, SizedRecord, kind_key
+from tileops.ops.codegen.runtime import Sizes
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, device_facts, spec_of
 from tileops.ops.plans import (
@@ -29,6 +31,7 @@ from tileops.ops.plans import (
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
+    from tileops.ops.selection import KnownKernels
 
 
 class Planning:
@@ -50,6 +53,12 @@ class Planning:
     _held_on: Callable[..., list[torch.Tensor | None]]
     _target_kernel: Callable[..., Callable[..., Any]]
     _bind: Callable[[CallFacts], Callable[..., None]]
+    _call_spec: Callable[[CallFacts], Any]
+    _known_at: Callable[..., KnownKernels]
+    #: A call launches the kernel of one call site on its tensors, as `Op._bind` says.
+    _one_site: ClassVar[bool]
+    interfaces: ClassVar[Mapping[str, Any]]
+    tune: bool
 
     def _make_plan(self, key: Hashable, tensors: tuple[Any, ...], token: Any = None) -> Plan:
         """Checks a call of a signature that was not seen before, chooses and builds its kernel, and remembers
@@ -129,21 +138,63 @@ class Planning:
         for shape in found[2]:
             if shape is None or 0 in shape:
                 return None
+        if calls.resize is not None and token is None:
+            plan = self._resized(calls, calls.resize, tensors, found)
+            if plan is not None:
+                return plan
         facts = calls.facts_of(tensors, found, None if token is None else token.layout)
-        record = SizedRecord(calls, calls.dtype, found, facts)
+        record = SizedRecord(calls, found, facts)
         if not calls.once:
             with current_device(device):
                 launch = self._bind(facts)
             outputs = calls.output_specs(found)
             return Plan(allocate_and_launch(self._input_names, outputs, device, launch), record, facts.packed)
         launch = self._bind(facts)
-        run = one_output(facts[calls.outputs[0][0]], calls.outputs[0][1], device, launch) if calls.single else None
+        if calls.tries and token is None:
+            calls.tries -= 1
+            self._learn_to_resize(calls, facts)
+        run = None
+        if calls.single:
+            name, dtype, _ = calls.outputs[0]
+            run = one_output(facts[name].shape, dtype, device, launch)
         return Plan(
             run or allocate_and_launch_once(calls.output_specs(found), device, launch),
             record,
             facts.packed,
             partial(self._settled, calls, found, launch),
         )
+
+    def _learn_to_resize(self, calls: SizedCalls, facts: CallFacts) -> None:
+        """Asks the kernel of a call how to serve others of its kind, if all its tensors are dense."""
+        if not (self._one_site and all(spec is None or spec.is_contiguous for spec in facts.values())):
+            return
+        (site,) = self.interfaces
+        call = self._call_spec(facts)
+        known = self._known_at(site, call.device)
+        kernel = known.kernels.get(known.classify(call))
+        if kernel is not None:
+            calls.resize = kernel.resized(call)
+
+    def _resized(
+        self, calls: SizedCalls, resize: Callable[..., Any], tensors: tuple[Any, ...], found: Sizes
+    ) -> Plan | None:
+        """The plan of a call that differs in its sizes from one that was planned; None for any other."""
+        for place in calls.places:
+            if not tensors[place].is_contiguous():
+                return None
+        if self.tune or tuning.may_differ(cast("Op", self)):
+            return None
+        _, shapes, results = found
+        launch = resize(*shapes, *results)
+        if launch is None:
+            return None
+        shape = results[0]
+        assert shape is not None
+        run = one_output(shape, calls.outputs[0][1], calls.device, launch)
+        if run is None:
+            return None
+        observing.count(calls.op, "hits")
+        return Plan(run, SizedRecord(calls, found, None), None, partial(self._settled, calls, found, launch))
 
     def _settled(self, calls: SizedCalls, found: Any, launch: Callable[..., None]) -> Any:
         return allocate_and_launch(self._input_names, calls.output_specs(found), calls.device, launch)
@@ -207,12 +258,12 @@ class Planning:
 
 
 def one_output(
-    spec: TensorSpec, dtype: torch.dtype, device: torch.device, launch: Callable[..., None]
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, launch: Callable[..., None]
 ) -> Callable[..., torch.Tensor] | None:
-    """`allocate_and_launch_once` for a call with one output, from its description; None for a large one."""
-    if spec.numel * spec.itemsize >= pages.MAPPED_FROM:
+    """`allocate_and_launch_once` for a call with one output, which has elements; None for a large one."""
+    if math.prod(shape) * dtype.itemsize >= pages.MAPPED_FROM:
         return None
-    shape, strides = spec.shape, spec.strides
+    strides = (shape[1], 1) if len(shape) == 2 else contiguous_strides(shape)
 
     def run(*tensors: torch.Tensor | None) -> torch.Tensor:
         result = empty_strided(shape, strides, dtype=dtype, device=device)

@@ -32,7 +32,7 @@ class PointwiseCall(CallSpec):
     @property
     def operands(self) -> tuple[TensorSpec | None, ...]:
         """The tensor operands, each of a shape that broadcasts to the output's; None where one is absent."""
-        return tuple(getattr(self, name) for name in self.operand_names)
+        return tuple([getattr(self, name) for name in self.operand_names])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,6 +78,12 @@ class Pointwise:
         return call.scalars
 
     @classmethod
+    def scalar_dtypes(cls, call: PointwiseCall) -> tuple[str, ...]:
+        present = [spec.short for spec in call.operands if spec is not None]
+        output = call.output.short
+        return (output if output in present or not present else present[0],) * len(call.scalars)
+
+    @classmethod
     def options(cls, call: PointwiseCall) -> tuple[tuple[str, Any], ...]:
         return call.options
 

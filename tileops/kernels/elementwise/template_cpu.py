@@ -195,19 +195,29 @@ class ElementwiseCpuKernel(ElementwiseKernel):
 
     @classmethod
     def compile_class(cls, call: Any) -> Hashable:
-        operands, plan = cls.cut(call)
-        scalars = cls.scalars(call)
-        return (
+        output, scalars = call.output, cls.scalars(call)
+        # Below, stores never go around the caches.
+        small = output.numel * output.itemsize < STREAMING_BYTES
+        rest = (
             cls.function(call),
-            *[None if operand is None else operand.dtype for operand in operands],
-            plan.form,
-            plan.kinds,
-            tuple([value is not None for value in scalars]),
-            cls.scalar_dtypes(call) if scalars else (),
+            tuple([value is not None for value in scalars]) if scalars else (),
             cls.options(call),
-            call.output.dtype,
-            tuple(cls.default_config(call).values()),
+            output.dtype,
+            small or tuple(cls.default_config(call).values()),
         )
+        flat = cls.flat(call)
+        if flat is not None:
+            return flat, *rest
+        operands, plan = cls.cut(call)
+        dtypes = [None if operand is None else operand.dtype for operand in operands]
+        return *dtypes, plan.form, plan.kinds, *rest
+
+    @classmethod
+    def flat(cls, call: Any) -> tuple[str | None, ...] | None:
+        """The dtypes of the operands, where these and the output lie in memory element by element in one order, as in
+        most calls; else None. Such a call has one axis, and little about it is to be found out.
+        """
+        return None
 
     @classmethod
     def cut(cls, call: Any) -> tuple[tuple[Operand | None, ...], Plan]:
@@ -242,18 +252,21 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         return {"main": program}
 
     def bind(self, call: Any) -> Callable[..., None]:
+        flat = self.flat(call)
+        if flat is not None and None not in flat:
+            return self._bind_flat(call, len(flat))
         (found, plan), output = self.cut(call), call.output
         operands = [operand for operand in found if operand is not None]
         geometry = plan.geometry(streaming=bool(self.config["streaming"]))
         scalars = self.scalars(call)
-        constants = _constants(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
+        constants = scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
         sources = [(operand.argument, operand.offset * operand.itemsize) for operand in operands]
         kib = output.numel * (output.itemsize + sum([operand.itemsize for operand in operands])) / 1024
         limit = parallel.limit(kib * self.cost(call))
         if plan.form == "tiles":
             return _bind_tiles(self.entries["main"].launch, limit, plan.units, geometry, constants, sources)
         last = len(cast(KernelInterface, self).tensors) - 1
-        arguments = (
+        arguments: tuple[direct.Argument, ...] = (
             *(ctypes.addressof(geometry), ctypes.addressof(constants)),
             *(Address(place, offset) for place, offset in sources),
             *(0 for _ in range(MAX_OPERANDS - len(sources))),
@@ -261,12 +274,63 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         )
         return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, (geometry, constants))
 
+    def _bind_flat(self, call: Any, operands: int) -> Callable[..., None]:
+        """`bind` of a call that is `flat` and has all its operands."""
+        return self._flat_launch(call, operands)(call.output.numel)
+
+    def resized(self, call: Any) -> Callable[..., Callable[..., None] | None] | None:
+        flat, size = self.flat(call), call.output.itemsize
+        if flat is None or None in flat or call.output.numel * size >= STREAMING_BYTES:
+            return None
+        launch = self._flat_launch(call, len(flat))
+
+        def at(shape: tuple[int, ...], *others: tuple[int, ...]) -> Callable[..., None] | None:
+            for other in others:
+                if other != shape:
+                    return None
+            numel = math.prod(shape)
+            return launch(numel) if numel * size < STREAMING_BYTES else None
+
+        return at
+
+    def _flat_launch(self, call: Any, operands: int) -> Callable[[int], Callable[..., None]]:
+        """From the number of elements to the launch of a call that is otherwise like `call`, which is `flat`."""
+        output, scalars = call.output, self.scalars(call)
+        constants = scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
+        moved = output.itemsize + sum([SIZES[operand.short] for operand in call.operands])
+        cost = moved * self.cost(call) / 1024
+        (form, tensors), streaming = _FLAT[operands - 1], bool(self.config["streaming"])
+        entry, at = self.entries["main"], ctypes.addressof(constants)
+
+        def launch(size: int) -> Callable[..., None]:
+            blocks = -(-size // BLOCK)
+            geometry = _Header(size, BLOCK, blocks, 0, streaming)
+            arguments = (ctypes.addressof(geometry), at, *tensors)
+            return form(entry, parallel.limit(size * cost), blocks, arguments, (geometry, constants))
+
+        return launch
+
 
 _Words = ctypes.Array[ctypes.c_int64]
+#: The geometry of a call of one axis.
+_Header = ctypes.c_int64 * HEADER_WORDS
+
+
+def _flat_form(operands: int) -> tuple[direct.LaunchForm, tuple[direct.Argument, ...]]:
+    """The form of a launch of so many dense operands, and its arguments after geometry and constants."""
+    tensors: tuple[direct.Argument, ...] = (
+        *[Address(place) for place in range(operands)],
+        *[0] * (MAX_OPERANDS - operands),
+        Address(operands),
+    )
+    return direct.launch_form((0, 0, *tensors), operands + 1), tensors
+
+
+_FLAT = tuple(_flat_form(operands) for operands in range(1, MAX_OPERANDS + 1))
 
 
 @lru_cache(maxsize=256)
-def _constants(words: tuple[int, ...]) -> _Words:
+def scalar_block(words: tuple[int, ...]) -> _Words:
     """Scalar parameters in memory; the calls of an op share them."""
     return (ctypes.c_int64 * max(len(words), 1))(*words)
 

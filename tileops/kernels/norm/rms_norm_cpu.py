@@ -106,6 +106,22 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
 
         return gathered
 
+    def resized(self, call: RMSNormCall) -> Callable[..., Callable[..., None] | None] | None:
+        if call.weight is None or not _is_dense(call):
+            return None
+        itemsize, entry, eps = call.x.itemsize, self.entries["main"], float(call.eps)
+        size = call.weight.numel
+        cost = itemsize * (_NS_PER_KIB / 1024)
+
+        def at(x: tuple[int, ...], *others: tuple[int, ...]) -> Callable[..., None]:
+            total = math.prod(x)
+            rows = total // size
+            geometry = _OneAxis(1, rows, size * itemsize)
+            arguments = (size, eps, ctypes.addressof(geometry), *_TENSORS)
+            return _WEIGHTED(entry, parallel.limit(total * cost), rows, arguments, geometry)
+
+        return at
+
 
 def _is_dense(call: RMSNormCall) -> bool:
     """Whether the elements of a row, and of the weight, lie next to each other."""

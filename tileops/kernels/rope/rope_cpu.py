@@ -12,7 +12,8 @@ import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.errors import CheckError
-from tileops.jit import parallel
+from tileops.jit import direct, parallel
+from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels import pages
 from tileops.kernels.base import Config, Kernel, TensorSpec
@@ -36,6 +37,9 @@ _STREAMING_BYTES = 20 << 20
 #: Elements of a vector, of which rows and their halves are then made.
 _STREAMED_ELEMENTS = 16
 _FACTORY = "tileops.kernels.rope._rope_cpu:tokens"
+_Geometry = ctypes.c_int64 * 10
+_TENSORS = (Address(0), Address(1))
+_FORM = direct.launch_form((0, 0, 0, *_TENSORS, 0, 0), 2)
 _TILE_SPACE = TileSpace({"streaming": (False, True)})
 
 
@@ -76,7 +80,7 @@ def _geometry(
     """
     (_, batch_step), (seq_len, seq_step) = tokens
     size = x.itemsize
-    return (ctypes.c_int64 * 10)(
+    return _Geometry(
         seq_len, heads[0], x.shape[-1], rotary_dim,
         batch_step * size, seq_step * size, heads[1] * size, x.strides[-1] * size, id_step, streaming,
     )  # fmt: skip
@@ -167,6 +171,26 @@ class RoPECpuKernel(_SequenceCpuKernel, RoPEFwdInterface):
     def bind(self, call: RoPECall) -> Callable[..., None]:
         table = rotary_table(call.x.shape[-1], float(call.base), call.scaling)
         return partial(self._bind_sequence(call), table.at_least(_axes(call)[1][0]))
+
+    def resized(self, call: RoPECall) -> Callable[..., Callable[..., None] | None] | None:
+        if not call.x.is_contiguous or self.config["streaming"]:
+            return None
+        size, width, flat = call.x.itemsize, call.x.shape[-1], call.input_layout == "1d"
+        table = rotary_table(width, float(call.base), call.scaling)
+        entry, cost = self.entries["main"], _NS_PER_KIB / 1024
+
+        def at(x: tuple[int, ...], output: tuple[int, ...]) -> Callable[..., None] | None:
+            batch, length, heads = (1, x[0], 1) if flat else x[:3]
+            token = heads * width * size
+            nbytes = batch * length * token
+            if x[-1] != width or nbytes >= _STREAMING_BYTES:
+                return None
+            geometry = _Geometry(length, heads, width, width, length * token, token, width * size, size, 0, 0)
+            rows = table.at_least(length)
+            arguments = (ctypes.addressof(geometry), rows.address, 0, *_TENSORS, 0, 0)
+            return _FORM(entry, parallel.limit(nbytes * cost), batch * length, arguments, (geometry, rows))
+
+        return at
 
 
 class LongRoPECpuKernel(_SequenceCpuKernel, LongRoPEFwdInterface):

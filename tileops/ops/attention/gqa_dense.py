@@ -89,23 +89,25 @@ class GQADenseFwdOp(Op):
     def _call_spec(self, facts: CallFacts) -> GQADenseCall:
         head_dim = facts["q"].shape[3]
         fused_rope = self.pos_encoding_mode == "rope"
-        return GQADenseCall(
-            q=facts["q"],
-            k=facts["k"],
-            v=facts["v"],
-            o=facts["o"],
-            is_causal=self.is_causal,
-            sm_scale=1 / math.sqrt(head_dim) if self.sm_scale is None else float(self.sm_scale),
-            window_left=self.window_size_left,
-            window_right=self.window_size_right,
-            softcap=None if self.softcap is None else float(self.softcap),
-            q_scale=facts["q_scale"],
-            k_scale=facts["k_scale"],
-            v_scale=facts["v_scale"],
-            rope_cos=facts["rope_cos"],
-            rope_sin=facts["rope_sin"],
-            pos_encoding_mode=self.pos_encoding_mode,
-            rotary_dim=(self.rotary_dim or head_dim) if fused_rope else None,
-            rope_layout=self.rope_layout,
-            device=facts.device,
+        return GQADenseCall.made(
+            {
+                "q": facts["q"],
+                "k": facts["k"],
+                "v": facts["v"],
+                "o": facts["o"],
+                "is_causal": self.is_causal,
+                "sm_scale": 1 / math.sqrt(head_dim) if self.sm_scale is None else float(self.sm_scale),
+                "window_left": self.window_size_left,
+                "window_right": self.window_size_right,
+                "softcap": None if self.softcap is None else float(self.softcap),
+                "q_scale": facts["q_scale"],
+                "k_scale": facts["k_scale"],
+                "v_scale": facts["v_scale"],
+                "rope_cos": facts["rope_cos"],
+                "rope_sin": facts["rope_sin"],
+                "pos_encoding_mode": self.pos_encoding_mode,
+                "rotary_dim": (self.rotary_dim or head_dim) if fused_rope else None,
+                "rope_layout": self.rope_layout,
+                "device": facts.device,
+            }
         )

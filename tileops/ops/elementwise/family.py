@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 from tileops import manifest
@@ -48,6 +49,8 @@ class PointwiseOp(Op):
 
     _call_type: ClassVar[type[PointwiseCall]]
     _function: ClassVar[str]
+    #: Fields of the call spec that are tensors, with their names in the entry.
+    _tensors: ClassVar[tuple[tuple[str, str], ...]]
     #: Parameters that are arguments of the kernel, and those that are compiled in.
     _numbers: ClassVar[tuple[str, ...]] = ()
     _choices: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +61,8 @@ class PointwiseOp(Op):
             kernels, interface, cls._call_type = _ARITIES[len(entry.signature.inputs) - 1]
             cls.kernel_types, cls.interfaces = cls.__dict__.get("kernel_types", kernels), {"pointwise": interface}
             cls._function = function_name(cls.__name__)
+            fields = (*cls._call_type.operand_names, "output")
+            cls._tensors = tuple(zip(fields, (*entry.signature.inputs, *entry.signature.outputs), strict=True))
             params = [param for name, param in entry.signature.params.items() if name not in _EFFECTS]
             cls._numbers = tuple(param.name for param in params if _is_number(param))
             cls._choices = tuple(param.name for param in params if not _is_number(param))
@@ -70,18 +75,18 @@ class PointwiseOp(Op):
 
     def _scalars(self, facts: CallFacts) -> tuple[Any, ...]:
         """The run-time arguments of the scalar function after its tensors."""
-        return tuple(getattr(self, name) for name in self._numbers)
+        return tuple([getattr(self, name) for name in self._numbers])
 
     def _call_spec(self, facts: CallFacts) -> PointwiseCall:
-        inputs = self.entry.signature.inputs
-        return self._call_type(
-            function=self._function,
-            **{field: facts[name] for field, name in zip(self._call_type.operand_names, inputs, strict=True)},
-            output=facts[next(iter(self.entry.signature.outputs))],
-            scalars=self._scalars(facts),
-            options=tuple((name, getattr(self, name)) for name in self._choices),
-            device=facts.device,
-        )
+        values = {
+            "device": facts.device,
+            "function": self._function,
+            "options": tuple([(name, getattr(self, name)) for name in self._choices]) if self._choices else (),
+            "scalars": self._scalars(facts) if self._numbers else (),
+        }
+        for field, name in self._tensors:
+            values[field] = facts[name]
+        return self._call_type.made(values)
 
 
 def pointwise(name: str, module: str) -> type[PointwiseOp]:
@@ -94,6 +99,7 @@ def pointwise(name: str, module: str) -> type[PointwiseOp]:
     return type(name, (PointwiseOp,), {"__module__": module})
 
 
+@lru_cache(maxsize=256)
 def function_name(op: str) -> str:
     """The scalar function of an operator: ``LeakyReluFwdOp`` has ``leaky_relu``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", op.removesuffix("Op").removesuffix("Fwd")).lower()
