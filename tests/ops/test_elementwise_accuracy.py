@@ -36,7 +36,7 @@ pytestmark = pytest.mark.in_tree_kernels
 #: The two differ in the conversion at both ends only: float16 is left to the nightly tests but for a few functions.
 NIGHTLY = pytest.mark.nightly
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, pytest.param(torch.float16, marks=NIGHTLY)])
-FLOAT16_TOO = {"ExpFwdOp", "TanhFwdOp", "GeluFwdOp", "SoftplusFwdOp"}
+FLOAT16_TOO = {"ExpFwdOp", "TanhFwdOp", "GeluFwdOp", "SoftplusFwdOp", "ReciprocalFwdOp"}
 
 
 def _of_16_bits() -> list[Any]:

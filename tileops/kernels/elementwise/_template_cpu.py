@@ -183,7 +183,8 @@ class _Pointwise:
             loaded.append(splat if members is None else lang.Lockstep(members) if count > 1 else members[0])
         rest = iter(loaded)
         operands = [None if dtype is None else next(rest) for dtype in self.inputs]
-        function = functions.on_bits(self.function, self.output) or functions.find(self.function, self.output)
+        function = functions.on_bits(self.function, self.output)
+        function = function or functions.find(self.function, self.output, self.inputs)
         numbers = [t.numbers(pointers[-1] + i, count, lanes)] if self.numbered else []
         result = function(*numbers, *operands, *shared[1], **dict(self.options))
         members = result.members if isinstance(result, lang.Lockstep) else [result] * count

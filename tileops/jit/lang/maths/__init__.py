@@ -23,7 +23,7 @@ from tileops.jit.lang.maths.exponential import (
 )
 from tileops.jit.lang.maths.gauss import erf, gelu, gelu_lp, gelu_tanh, gelu_tanh_lp
 from tileops.jit.lang.maths.logarithm import log, log1p
-from tileops.jit.lang.maths.power import power, power_lp, reciprocal, rsqrt
+from tileops.jit.lang.maths.power import power, power_lp, quotient_f16, reciprocal, rsqrt
 from tileops.jit.lang.maths.sigmoid import (
     hardsigmoid,
     hardswish,
@@ -48,7 +48,7 @@ def low_precision(function: Word) -> Word:
 __all__ = [
     "ROUND", "elu", "erf", "exp", "exp2", "exp2_fast", "exp2_lp", "exp_fast", "exp_lp", "expm1",
     "floor_divide", "gelu", "gelu_lp", "gelu_tanh", "gelu_tanh_lp", "hardsigmoid", "hardswish", "log",
-    "log1p", "low_precision", "mish", "mish_lp", "polynomial", "power", "power_lp", "reciprocal",
+    "log1p", "low_precision", "mish", "mish_lp", "polynomial", "power", "power_lp", "quotient_f16", "reciprocal",
     "remainder", "round_decimals", "rsqrt", "selu", "sigmoid", "sigmoid_lp", "silu", "silu_lp", "softplus",
     "tanh", "tanh_lp",
 ]  # fmt: skip

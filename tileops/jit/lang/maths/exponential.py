@@ -7,7 +7,7 @@ from tileops.jit.lang.arith import abs_, as_float, as_int, fma, fma_exact, maxq,
 from tileops.jit.lang.values import Lockstep, Value
 from tileops.jit.lang.words import composite, word
 
-_LOG2E = 1.44269504
+LOG2E = 1.44269504
 LN2_HIGH, LN2_LOW = 0.693145752, 1.42860677e-6  # the high part has 12 trailing zero bits: n * high is exact
 # Adding and subtracting 1.5 * 2**23 rounds to the nearest integer (ties to even), which then stands in the
 # low bits of the sum; unlike a conversion to int it is defined for NaN.
@@ -23,11 +23,12 @@ def polynomial(x, *coefficients):
     return value
 
 
-def reduce_exp(x):
-    """``(t, n, r)`` with ``x = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
-    t = fma(x, _LOG2E, ROUND)
+def reduce_exp(x, low=None):
+    """``(t, n, r)`` with ``x + low = n * ln 2 + r``, ``|r| <= ln(2) / 2``; the low bits of `t` hold n."""
+    t = fma(x, LOG2E, ROUND)
     n = t - ROUND
-    return t, n, fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+    high = fma(n, -LN2_HIGH, x)  # exact
+    return t, n, fma(n, -LN2_LOW, high) if low is None else high + fma(n, -LN2_LOW, low)
 
 
 def expm1_reduced(r):
@@ -52,7 +53,7 @@ def split_exp(x, low=None):
         high = 1.0 + r
         rest = (1.0 - high) + r
     else:
-        t = fma(x, _LOG2E, ROUND)
+        t = fma(x, LOG2E, ROUND)
         n = t - ROUND
         h = fma(n, -LN2_HIGH, x)  # exact
         correction = fma(n, -LN2_LOW, low)
@@ -109,7 +110,7 @@ def exp_lp(x):
     """`exp_fast` to a relative error of 3e-6."""
 
     def reduce(x):
-        t = fma(x, _LOG2E, ROUND)
+        t = fma(x, LOG2E, ROUND)
         n = t - ROUND
         return t, n, fma(n, -0.693147181, x)
 

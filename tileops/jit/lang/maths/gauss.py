@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, select
-from tileops.jit.lang.maths.exponential import exp_fast, polynomial, reciprocal_half, scale_exp2, split_exp, tail_exp_lp
+from tileops.jit.lang.maths.exponential import (
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2E,
+    ROUND,
+    exp_fast,
+    polynomial,
+    reciprocal_half,
+    scale_exp2,
+    scales_natively,
+    split_exp,
+    tail_exp_lp,
+)
 from tileops.jit.lang.maths.sigmoid import quotient_near, times_sigmoid
+from tileops.jit.lang.maths.tables import ERF, GELU, GELU_LP, by_powers, near_points
 from tileops.jit.lang.words import composite
 
 
 @composite
 def erf(x):
-    """Error function: odd polynomial up to 0.92, ``1 - exp(polynomial)`` above."""
+    """Error function: by intervals on wide vectors, else an odd polynomial, from 0.92 on ``1 - exp(polynomial)``."""
     a = abs_(x)
+    if scales_natively(x):
+        a = minq(4.1, a)
+        return copysign(near_points(a, fma(a, 0.128379166, a), ERF), x)
     s = x * x
     r = fma(a, -1.72853470e-5, 3.83197126e-4)
     u = fma(a, -3.88396438e-3, 2.42546219e-2)
@@ -31,6 +47,8 @@ def gelu(x):
     Up to 1 a polynomial for ``Phi(x) - 1/2``; beyond, ``|x| Phi(-|x|) = exp(-x**2 / 2) * g(|x|)`` with a polynomial
     in ``1 / (|x| + 2)`` for g, which goes from 0.24 to ``1 / sqrt(2 pi)``.
     """
+    if scales_natively(x):
+        return _gelu_wide(x)
     size = abs_(x)
     zero = size > 14.4
     a = minq(14.5, size)
@@ -59,10 +77,43 @@ def gelu(x):
     return select(size < 1.0, copysign(near, x), far)
 
 
+def _gelu_wide(x):
+    """`gelu` on wide vectors: ``|x| Phi(-|x|)`` for every x, where one polynomial does not reach, by intervals."""
+    size = abs_(x)
+    a = minq(14.5, size)
+    square = a * a
+    error = fma_exact(a, a, -square)
+    # exp(-x**2 / 2) = (1 + q) * 2**n, with -2 times the usual reduced argument.
+    t = fma(square, -0.5 * LOG2E, ROUND)
+    n = t - ROUND
+    r = fma(n, 2 * LN2_HIGH, square) + fma(n, 2 * LN2_LOW, error)
+    p = polynomial(r, 2.158521784e-05, -0.0002615232952, 0.002604274312, -0.02083315141, 0.1249999851, -0.5)
+    g = near_points(a, 0.5 * a, GELU)
+    return _gelu_of_tail(x, size, fma(p * r, g, g), n, t)
+
+
+def _gelu_of_tail(x, size, tail, n, t):
+    """gelu of x with ``|x| Phi(-|x|) = tail * 2**n``."""
+    # What underflows to 0 stays out of the scaling, see `_flushing_exp`.
+    tail = scale_exp2(select(size > 14.4, 0.0, tail), n, t)
+    # Times 0 and not 0: -inf gives NaN.
+    return select(x < 0.0, x * 0.0, x) - tail
+
+
 @composite
 def gelu_lp(x):
     """`gelu` to a relative error of 3e-5."""
     size = abs_(x)
+    if scales_natively(x):
+        a = minq(14.5, size)
+        square = a * a
+        t = fma(square, -0.5 * LOG2E, ROUND)
+        n = t - ROUND
+        # 2**f to 3e-6
+        p = polynomial(
+            fma(square, -0.5 * LOG2E, -n), 0.009570927359, 0.05591768771, 0.2402471453, 0.6931218505, 0.9999992847
+        )
+        return _gelu_of_tail(x, size, by_powers(a, GELU_LP) * p, n, t)
     a = minq(14.5, size)
     v = reciprocal_half(a + 2.0)
     p = polynomial(

@@ -5,9 +5,21 @@ from __future__ import annotations
 import math
 
 from tileops.jit.lang import context
-from tileops.jit.lang.arith import abs_, as_float, as_int, fma, fma_exact, maxq, minq, rsqrt_exact, select, trunc
+from tileops.jit.lang.arith import (
+    abs_,
+    as_float,
+    as_int,
+    fma,
+    fma_exact,
+    maxq,
+    minq,
+    reciprocal_lp,
+    rsqrt_exact,
+    select,
+    trunc,
+)
 from tileops.jit.lang.maths.doubles import fma_double, polynomial_double, to_double, to_single
-from tileops.jit.lang.maths.exponential import EXP2, ROUND, polynomial, scale_exp2
+from tileops.jit.lang.maths.exponential import EXP2, ROUND, polynomial, scale_exp2, scales_natively
 from tileops.jit.lang.maths.logarithm import reduce_log
 from tileops.jit.lang.values import Value
 from tileops.jit.lang.words import composite, word
@@ -82,3 +94,15 @@ def rsqrt(x):
 def reciprocal(x):
     """``1 / x``, rounded once."""
     return 1.0 / x
+
+
+@composite
+def quotient_f16(x, y):
+    """``x / y`` of numbers that float16 can hold, to a relative error of 1e-7."""
+    if not scales_natively(y):
+        return x / y
+    v = reciprocal_lp(y)
+    quotient = x * v
+    missing = fma(-quotient, y, x)
+    # The first quotient is right where nothing is missing, of zeros too, and for a divisor of 0 and infinities (NaN).
+    return select(abs_(missing) > 0.0, fma(missing, v, quotient), quotient)

@@ -7,20 +7,26 @@ import math
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
     exp_near,
+    expm1_reduced,
     polynomial,
     reciprocal_half,
+    reduce_exp,
     scale_exp2,
     scales_natively,
     split_exp,
     tail_exp_lp,
 )
+from tileops.jit.lang.maths.tables import TANH, near_points
 from tileops.jit.lang.words import composite
 
 
 @composite
 def tanh(x):
-    """Hyperbolic tangent: an odd polynomial below 0.625, from the exponential above."""
+    """Hyperbolic tangent: by intervals on wide vectors, else an odd polynomial below 0.625, the exponential above."""
     a = abs_(x)
+    if scales_natively(x):
+        a = minq(9.5, a)
+        return copysign(near_points(a, a, TANH), x)
     s = x * x
     p = polynomial(s, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
     big = 1.0 - quotient_near(2.0, exp_near(minq(20.0, a + a)) + 1.0)
@@ -43,18 +49,20 @@ def times_sigmoid(numerator, negative, zero, x, low=None):
 
     Two roundings that matter, of the quotient and of the product with the exponential: below 2 ulp.
     """
-    high, rest, n, t = split_exp(x, low)
-    # What underflows to 0 stays out of the scaling, see `_flushing_exp`. Times 0 and not 0: NaN stays NaN.
-    z = scale_exp2(select(zero, 0.0, high + rest), n, t)
-    w = 1.0 + z
-    if scales_natively(w):
-        # As in `quotient_near`, in two parts for the product.
-        v = reciprocal_lp(w)
+    if scales_natively(x):
+        t, n, r = reduce_exp(x, low)
+        q = expm1_reduced(r)
+        # What underflows to 0 stays out of the scaling, see `_flushing_exp`. Times 0 and not 0: NaN stays NaN.
+        z = scale_exp2(select(zero, 0.0, 1.0 + q), n, t)
+        # As in `quotient_near`, without the rounding error of 1 + z.
+        v = reciprocal_lp(1.0 + z)
         quotient = numerator * v
-        missing = fma(-quotient, w, numerator) * v
-        positive = quotient + missing
-        scaled = fma(quotient, high, fma(missing, high, positive * rest))
+        positive = fma(fma(-quotient, z, numerator - quotient), v, quotient)
+        scaled = fma(positive, q, positive)
     else:
+        high, rest, n, t = split_exp(x, low)
+        z = scale_exp2(select(zero, 0.0, high + rest), n, t)
+        w = 1.0 + z
         # What rounding added to the sum, over w (1 / w to 4 % for 1 <= w <= 2).
         excess = ((w - 1.0) - z) * fma(w, -0.4857, 1.4571)
         quotient = numerator / w

@@ -10,14 +10,15 @@ bool as masks. The result is rounded once to the dtype of the output. Where that
 may have a cheaper form, beside it under another name:
 
 * ``silu_lp``, computed in float32 to a relative error of 3e-5, a fiftieth of float16's last place;
-* ``neg_bits``, on the stored bits as 16-bit integers, for what moves values or changes their sign (CPU only).
+* ``neg_bits``, on the stored bits as 16-bit integers, for what moves values or changes their sign (CPU only);
+* ``div_f16``, where all operands are float16 too, whose numbers and quotients are all normal in float32 (CPU only).
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -37,12 +38,13 @@ def _all() -> dict[str, Callable[..., Any]]:
 HALVES = frozenset({"bf16", "f16"})
 
 
-def find(name: str, output: str = "f32") -> Callable[..., Any]:
+def find(name: str, output: str = "f32", inputs: Sequence[str | None] = ()) -> Callable[..., Any]:
     """The scalar function of that name.
 
     Args:
         name: as a call names it.
         output: storage format of the result, which may allow a cheaper form.
+        inputs: those of the operands, where a form for float16 alone may be chosen.
 
     Raises:
         KeyError: there is none.
@@ -50,6 +52,8 @@ def find(name: str, output: str = "f32") -> Callable[..., Any]:
     functions = _all()
     if name not in functions:
         raise KeyError(f"no scalar function {name!r} in {__name__}; define it in the module of its subject")
+    if output == "f16" and set(inputs) == {"f16"} and f"{name}_f16" in functions:
+        return functions[f"{name}_f16"]
     return functions.get(f"{name}_lp", functions[name]) if output in HALVES else functions[name]
 
 

@@ -27,6 +27,10 @@ def div(a: Any, b: Any, *, rounding_mode: str | None) -> Any:
     return a / b if rounding_mode is None else lang.trunc(a / b)
 
 
+def div_f16(a: Any, b: Any, *, rounding_mode: str | None) -> Any:
+    return lang.quotient_f16(a, b) if rounding_mode is None else div(a, b, rounding_mode=rounding_mode)
+
+
 def floor_divide(a: Any, b: Any) -> Any:
     return lang.floor_divide(a, b)
 

@@ -35,6 +35,10 @@ def reciprocal(x: Any) -> Any:
     return lang.reciprocal(x) if lang.is_float(x) else 1.0 / lang.to_float(x)
 
 
+def reciprocal_f16(x: Any) -> Any:
+    return lang.quotient_f16(1.0, x)
+
+
 def abs(x: Any) -> Any:
     return lang.abs_(x)
 
