@@ -107,8 +107,16 @@ class TensorSpec:
     @classmethod
     def contiguous(cls, dtype: str, shape: tuple[int, ...], device: str = "cpu") -> TensorSpec:
         """The spec of a freshly allocated tensor."""
-        alignment = DTYPES[dtype][0] if device == "cpu" else 16
-        return cls(device, dtype, tuple(shape), contiguous_strides(tuple(shape)), alignment)
+        return cls.made(
+            {
+                "device": device,
+                "dtype": dtype,
+                "shape": tuple(shape),
+                "strides": contiguous_strides(tuple(shape)),
+                "alignment": DTYPES[dtype][0] if device == "cpu" else 16,
+                "is_contiguous": True,
+            }
+        )
 
     @classmethod
     def made(cls, values: dict[str, Any]) -> Self:

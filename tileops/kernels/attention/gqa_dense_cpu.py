@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -293,6 +294,24 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
                 main(team(merge_limit), merge_units, _MERGE, scale, cap, *tensors, *rest)
 
         return launch
+
+    def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | None] | None:
+        if set(call.tensors()) != {"q", "k", "v", "o"}:
+            return None
+        of = TensorSpec.contiguous
+        dtype, out_dtype, group = call.q.dtype, call.o.dtype, call.group_size
+        heads, kv_heads = call.q.shape[2:], call.k.shape[2:]
+        same = {item.name: getattr(call, item.name) for item in fields(call)}
+
+        def at(
+            q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], o: tuple[int, ...]
+        ) -> Callable[..., None] | None:
+            if q[2:] != heads or k[2:] != kv_heads or q[1] * group > _FEW_QUERIES:
+                return None
+            tensors = {"q": of(dtype, q), "k": of(dtype, k), "v": of(dtype, v), "o": of(out_dtype, o)}
+            return self.bind(GQADenseCall.made({**same, **tensors}))
+
+        return at
 
 
 def _cache_layout(call: GQADenseCall) -> int:

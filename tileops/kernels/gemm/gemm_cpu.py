@@ -21,7 +21,7 @@ so that three products do instead of six.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from tileops.autotune.space import TileSpace, power_of_two
@@ -289,6 +289,20 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         # The numbers of rows that `default_config` and `programs` tell apart.
         rows = m if m <= COLUMNS else 64 if m <= 64 else 255 if m < 256 else 256
         return path(call), call.a.dtype, call.packed, rows, cpu_target().lanes
+
+    def resized(self, call: GemmCall) -> Callable[..., Callable[..., None] | None] | None:
+        if call.packed is not None:
+            return None
+        of, dtype, weight = TensorSpec.contiguous, call.a.dtype, call.b
+        same = {item.name: getattr(call, item.name) for item in fields(call)}
+        own_class = self.compile_class(call)
+
+        def at(a: tuple[int, ...], b: tuple[int, ...], d: tuple[int, ...]) -> Callable[..., None] | None:
+            tensors = {"a": of(dtype, a), "b": weight if b == weight.shape else of(dtype, b), "d": of(dtype, d)}
+            other = GemmCall.made({**same, **tensors})
+            return self.bind(other) if self.compile_class(other) == own_class else None
+
+        return at
 
     @classmethod
     def default_config(cls, call: GemmCall) -> Config:
