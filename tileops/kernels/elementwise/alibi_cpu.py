@@ -11,13 +11,12 @@ from tileops.kernels.base import Config, Kernel, Launch
 from tileops.kernels.elementwise.call_spec import AlibiCall, AlibiFwdInterface
 
 
-def slopes(num_heads: int) -> list[float]:
+def slopes(num_heads: int, regular: int) -> list[float]:
     """The slope of each head (Press et al., "Train Short, Test Long", ICLR 2022): a geometric sequence for a power of
     two; other numbers continue with every other slope of the next power.
     """
-    whole = 1 << (num_heads.bit_length() - 1)
-    first = [2.0 ** (-8.0 * (head + 1) / whole) for head in range(whole)]
-    return first + [2.0 ** (-4.0 * (2 * head + 1) / whole) for head in range(num_heads - whole)]
+    first = [2.0 ** (-8.0 * (head + 1) / regular) for head in range(regular)]
+    return first + [2.0 ** (-4.0 * (2 * head + 1) / regular) for head in range(num_heads - regular)]
 
 
 class AlibiCpuKernel(Kernel, AlibiFwdInterface):
@@ -32,7 +31,7 @@ class AlibiCpuKernel(Kernel, AlibiFwdInterface):
 
     def bind(self, call: AlibiCall) -> Launch:
         heads, size, _ = call.output.shape
-        table = (ctypes.c_float * heads)(*slopes(heads))
+        table = (ctypes.c_float * heads)(*slopes(heads, call.regular_heads))
         where, units, team = ctypes.addressof(table), heads * size, parallel.team
         limit, entry = parallel.limit(call.output.numel * 0.15), self.entries["main"].launch
 

@@ -23,9 +23,7 @@ class AlibiCudaKernel(ElementwiseCudaKernel, AlibiFwdInterface):
 
     @classmethod
     def scalars(cls, call: AlibiCall) -> tuple[Any, ...]:
-        heads, size, _ = call.output.shape
-        whole = 1 << (heads.bit_length() - 1)
-        return size, whole, -4.0 / whole
+        return call.output.shape[1], call.regular_heads, -4.0 / call.regular_heads
 
     @classmethod
     def scalar_dtypes(cls, call: AlibiCall) -> tuple[str, ...]:

@@ -118,6 +118,11 @@ class AlibiCall(CallSpec):
 
     output: TensorSpec
 
+    @property
+    def regular_heads(self) -> int:
+        """How many heads have slopes in one geometric sequence: the largest power of two that there are heads for."""
+        return 1 << (self.output.shape[0].bit_length() - 1)
+
 
 class AlibiFwdInterface(KernelInterface):
     """``launch(output)``."""
