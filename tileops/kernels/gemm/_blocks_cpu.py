@@ -117,6 +117,8 @@ def blocks(
     per_k = _forms.bytes_per_k(form)
     size, step, width = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS
     in_place = 1 if source == "panels" else 0
+    # Whichever takes more room stays in the nearest cache while the other passes.
+    rows_first = a_form != form
     tile_bytes = MR * NV * width * 4
 
     def body(begin, end, tid, A, a_row, a_per_k, pitch, B, ldb, D, ldd, M, N, K, MC, NC, KC, scratch, per_thread):
@@ -141,30 +143,32 @@ def blocks(
                 first = 1 if k == 0 else 0
                 last = 1 if k + KC >= K else 0
                 steps = (count + unit - 1) // unit
-                block = 0
                 next_n = n0 + NC * last
                 next_k = (k + KC) * (1 - last)
-                for p in range(0, panels, NV):
-                    for i in range(0, rows, MR):
-                        multiply(
-                            steps,
-                            A + (m0 + i) * a_row + k * a_per_k,
-                            a_row,
-                            a_per_k * step,
-                            pitch,
-                            panel + p * stride,
-                            stride,
-                            sums + block * kept * tile_bytes,
-                            first,
-                            last,
-                            D + (m0 + i) * ldd + (n0 + p * width) * size,
-                            ldd,
-                            rows - i,
-                            columns - p * width,
-                            ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps),
-                            stride if in_place else ldb,
-                        )
-                        block += 1
+                tall, wide = (rows + MR - 1) // MR, panels // NV
+                for block in range(tall * wide):
+                    if rows_first:
+                        i, p = block // wide * MR, block % wide * NV
+                    else:
+                        i, p = block % tall * MR, block // tall * NV
+                    multiply(
+                        steps,
+                        A + (m0 + i) * a_row + k * a_per_k,
+                        a_row,
+                        a_per_k * step,
+                        pitch,
+                        panel + p * stride,
+                        stride,
+                        sums + block * kept * tile_bytes,
+                        first,
+                        last,
+                        D + (m0 + i) * ldd + (n0 + p * width) * size,
+                        ldd,
+                        rows - i,
+                        columns - p * width,
+                        ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps),
+                        stride if in_place else ldb,
+                    )
         finish()
 
     return body

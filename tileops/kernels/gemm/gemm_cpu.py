@@ -307,6 +307,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     @classmethod
     def default_config(cls, call: GemmCall) -> Config:
         form = path(call).form
+        if path(call).a_form != form:
+            return {"MR": 32, "NV": 2, "MC": 512, "NC": 512 if call.mnk[0] >= 256 else 64, "KC": 512, "prefetch": 0}
         if form.startswith("parts"):
             parts, many = int(form[-1]), call.mnk[0] >= 256
             # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead
