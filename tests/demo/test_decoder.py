@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 from rich.console import Console
 
 from tileops import jit
+from tileops.kernels.gemm import gemm_cpu
 from tileops.workloads import demo
 from tileops.workloads.smollm2 import measure
 from tileops.workloads.smollm2.gguf_file import GGUFFile
-from tileops.workloads.smollm2.model import TileOpsDecoder
+from tileops.workloads.smollm2.model import EXACT_LAYERS, TileOpsDecoder
 from tileops.workloads.smollm2.reference import Formulation, TorchDecoder, onednn_packed
 from tileops.workloads.smollm2.weights import load_weights
 
@@ -47,14 +49,38 @@ def test_float32_logits_agree(model_path: Path) -> None:
     assert result.mean_kl < 1e-8
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_dtypes_stay_close_to_float32(model_path: Path, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "exact_layers"),
+    [(torch.bfloat16, (0, 0)), (torch.bfloat16, (1, 0)), (torch.bfloat16, (0, 1)), (torch.float16, EXACT_LAYERS)],
+)
+def test_narrow_dtypes_stay_close_to_float32(
+    model_path: Path, dtype: torch.dtype, exact_layers: tuple[int, int]
+) -> None:
     file = GGUFFile(model_path)
-    ours = TileOpsDecoder(load_weights(file, dtype), 64)
+    ours = TileOpsDecoder(load_weights(file, dtype), 64, exact_layers=exact_layers)
     exact = TorchDecoder(load_weights(file, torch.float32), 64)
     result = measure.agreement(measure.passage_logits(ours, PROMPT * 4), measure.passage_logits(exact, PROMPT * 4))
     assert result.min_cosine > 0.999
     assert result.mean_kl < 2e-3
+
+
+def test_exact_layers_compute_the_same_in_float32(model_path: Path) -> None:
+    """All that is left of bfloat16 is the head, and the rounding of the weights."""
+    weights = load_weights(GGUFFile(model_path), torch.bfloat16)
+    ours = TileOpsDecoder(weights, 64, exact_layers=(1, 1))
+    assert {packed.layout for packed in ours.packs[:-1]} == {gemm_cpu.NARROWED}
+    values = replace(
+        weights,
+        layers=tuple(layer.to(torch.float32) for layer in weights.layers),
+        embedding=weights.embedding.float(),
+    )
+    exact = TorchDecoder(values, 64)
+    result = measure.agreement(measure.passage_logits(ours, PROMPT), measure.passage_logits(exact, PROMPT))
+    assert result.min_cosine > 0.99999
+    result = measure.agreement(
+        measure.forced_logits(ours, PROMPT, [9, 30, 31]), measure.forced_logits(exact, PROMPT, [9, 30, 31])
+    )
+    assert result.min_cosine > 0.99999
 
 
 def test_unpacked_weights_give_the_same_logits(model_path: Path) -> None:

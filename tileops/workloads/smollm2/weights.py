@@ -65,6 +65,16 @@ class LayerWeights:
     gate_up: torch.Tensor
     down: torch.Tensor
 
+    @property
+    def matrices(self) -> tuple[torch.Tensor, ...]:
+        """The matrices in the order of use."""
+        return self.qkv, self.output, self.gate_up, self.down
+
+    def to(self, dtype: torch.dtype) -> LayerWeights:
+        """The layer with its matrices in another dtype."""
+        qkv, output, gate_up, down = (matrix.to(dtype) for matrix in self.matrices)
+        return LayerWeights(self.attn_norm, qkv, output, self.ffn_norm, gate_up, down)
+
 
 @dataclass(frozen=True)
 class ModelWeights:
@@ -82,7 +92,7 @@ class ModelWeights:
     @property
     def matrices(self) -> list[torch.Tensor]:
         """Every matrix that is multiplied by, in the order of use; the head last."""
-        return [w for x in self.layers for w in (x.qkv, x.output, x.gate_up, x.down)] + [self.embedding]
+        return [matrix for layer in self.layers for matrix in layer.matrices] + [self.embedding]
 
 
 def load_weights(file: GGUFFile, dtype: torch.dtype) -> ModelWeights:
