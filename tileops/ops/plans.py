@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -178,7 +179,7 @@ class PlanCache(dict[Hashable, Plan]):
 
 
 def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """A tensor of one element, expanded to `shape`, such that ``empty_like`` of it allocates a contiguous
+    """A tensor of one element at most, expanded to `shape`, such that ``empty_like`` of it allocates a contiguous
     one.
 
     Half the price of ``torch.empty`` with its keyword arguments, and blind to a default device. None where
@@ -187,6 +188,8 @@ def template(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     size = tuple(shape)
     if pages.large_output(size, dtype, device):
         return None
+    if math.prod(size) < 2:  # one element expanded to one is dense with its strides of zero, and they would stay
+        return torch.empty(size, dtype=dtype, device=device)
     if not _expanded_becomes_contiguous(len(size)):
         return None
     return torch.empty((), dtype=dtype, device=device).expand(size)
