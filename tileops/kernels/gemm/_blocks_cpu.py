@@ -1,11 +1,12 @@
 """Device side of GEMM with many rows: cache blocks around a register tile.
 
-The unit of work is a block of MC rows and NC columns of the result. Units are numbered with the column block
-outermost, so that a thread keeps one part of B in its cache while all rows pass over it. Within a unit K is
-cut into chunks of KC: the chunk of B (NC columns) is put into panels in the thread's scratch memory, unless B
-is packed in the right form already, and the register tile passes over it. Between chunks the sums are kept in
-float32 scratch; the last chunk stores the result, rounded once. Every element is summed in one order,
-whatever the blocks and the threads.
+The unit of work is a block of MC rows and NC columns of the result. Units are numbered with the column block outermost,
+so that a thread keeps one part of B in its cache while all rows pass over it; with the row block outermost where B is
+packed and small, so that a thread makes whole rows, which operations on rows then find in its cache. Within a unit K is
+cut into chunks of KC: the chunk of B (NC columns) is put into panels in the thread's scratch memory, unless B is packed
+in the right form already, and the register tile passes over it. Between chunks the sums are kept in float32 scratch;
+the last chunk stores the result, rounded once. Every element is summed in one order, whatever the blocks and the
+threads.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from tileops.jit import lang
 from tileops.kernels.gemm import _forms, _tiles_cpu
+from tileops.kernels.gemm.gemm_cpu import SMALL_B
 
 
 def _chunk_source(dtype: str, form: str, source: str) -> Any:
@@ -128,10 +130,13 @@ def blocks(
         own = scratch + tid * per_thread
         sums = own + (1 - in_place) * NC * KC * per_k // width
         row_blocks = (M + MC - 1) // MC
+        column_blocks = (N + NC - 1) // NC
+        by_rows = in_place if N * K * per_k <= width * SMALL_B else 0
         kept = 1 if K > KC else 0
         for u in range(begin, end):
-            column_block = u // row_blocks
-            m0 = (u - column_block * row_blocks) * MC
+            row_block = u // column_blocks if by_rows else u % row_blocks
+            column_block = u % column_blocks if by_rows else u // row_blocks
+            m0 = row_block * MC
             n0 = column_block * NC
             rows = MC if M - m0 > MC else M - m0
             columns = NC if N - n0 > NC else N - n0

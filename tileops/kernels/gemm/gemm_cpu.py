@@ -50,6 +50,10 @@ _PACK_ALL_ABOVE = 1024
 _STREAM = 14.0
 _RATE = {"f32": 80.0, "pairs": 160.0, "parts1": 800.0, "parts2": 300.0, "parts3": 150.0}
 _RATE_OF_THREE_PARTS_AND_ONE = 260.0
+#: Bytes of an element of B in panels.
+_PANEL_BYTES = {"f32": 4, "pairs": 2, "parts1": 2, "parts2": 4, "parts3": 6}
+#: Bytes of packed B up to which every thread may read all of it.
+SMALL_B = 8 << 20
 
 
 #: Layout of packed float32 weights whose values all are finite bfloat16.
@@ -225,6 +229,14 @@ def _fits(config: Any, call: GemmCall) -> bool:
     return config["MC"] % config["MR"] == 0 and (chosen.form.startswith("parts") or registers <= 28)
 
 
+def _rows_at_once(call: GemmCall) -> int:
+    """Rows of a unit on AMX: half of 512 where units go by rows (see `_blocks_cpu`), for two threads to share."""
+    m, n, k = call.mnk
+    chosen = path(call)
+    small = n * k * _PANEL_BYTES[chosen.form] <= SMALL_B
+    return 256 if chosen.source == "panels" and small and 256 <= m <= 512 else 512
+
+
 def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
     m, native = call.mnk[0], chosen.form in ("pairs", "parts1")
     options: dict[str, Any]
@@ -257,7 +269,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         {
             "MR": (2, 3, 4, 6, 12, 14, 32),
             "NV": (1, 2, 4),
-            "MC": (84, 168, 512, 504, 1024, 1008),
+            "MC": (84, 168, 256, 512, 504, 1024, 1008),
             "NC": (64, 128, 256, 512),
             "KC": (256, 384, 512, 1024, 2048),
             "prefetch": (0, 1, 4),
@@ -288,7 +300,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         m = call.mnk[0]
         # The numbers of rows that `default_config` and `programs` tell apart.
         rows = m if m <= COLUMNS else 64 if m <= 64 else 255 if m < 256 else 256
-        return path(call), call.a.dtype, call.packed, rows, cpu_target().lanes
+        return path(call), call.a.dtype, call.packed, rows, _rows_at_once(call), cpu_target().lanes
 
     def resized(self, call: GemmCall) -> Callable[..., Callable[..., None] | None] | None:
         if call.packed is not None:
@@ -308,7 +320,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     def default_config(cls, call: GemmCall) -> Config:
         form = path(call).form
         if path(call).a_form != form:
-            return {"MR": 32, "NV": 2, "MC": 512, "NC": 512 if call.mnk[0] >= 256 else 64, "KC": 512, "prefetch": 0}
+            nc = 512 if call.mnk[0] >= 256 else 64
+            return {"MR": 32, "NV": 2, "MC": _rows_at_once(call), "NC": nc, "KC": 512, "prefetch": 0}
         if form.startswith("parts"):
             parts, many = int(form[-1]), call.mnk[0] >= 256
             # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead
@@ -316,7 +329,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             prefetch = (0 if many else 4) if path(call).source == "rows" else 1
             # Panels that one or two row blocks use need not stay in the first-level cache.
             kc = 256 if parts > 1 else 512 if call.mnk[0] > 64 else 2048
-            return {"MR": 32, "NV": 2, "MC": 512, "NC": 256 if many else 64, "KC": kc, "prefetch": prefetch}
+            nc = 256 if many else 64
+            return {"MR": 32, "NV": 2, "MC": _rows_at_once(call), "NC": nc, "KC": kc, "prefetch": prefetch}
         lanes = cpu_target().lanes
         if lanes == 16:
             kc = 1024 if form == "pairs" else 384
