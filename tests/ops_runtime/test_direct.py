@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
+from tileops.errors import CheckError
 from tileops.jit.cpu import _torch_tensors
 from tileops.norm import RMSNormFwdOp
 from tileops.ops.base import Op
@@ -89,6 +90,13 @@ def test_what_native_code_does_not_know_goes_through_python() -> None:
         run(X)
     with pytest.raises(AttributeError, match="data_ptr"):
         run(X, 3)
+
+
+def test_memory_in_a_layout_of_its_own_is_not_read() -> None:
+    op = AddFwdOp()
+    assert is_direct(run_of(op, X, W))
+    with pytest.raises(CheckError, match=r"AddFwdOp: inputs.input: .*torch._mkldnn; convert it with .to_dense"):
+        op(X.to_mkldnn(), W)
 
 
 def test_without_memory_the_error_is_torchs(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:

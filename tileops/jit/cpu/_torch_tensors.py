@@ -29,7 +29,9 @@ HANDLE_OFFSET = 16
 #: What is used -> library and symbol.
 _NAMES = {
     "empty_strided": ("libtorch_cpu.so", "aoti_torch_empty_strided"),
-    "data_ptr": ("libtorch_cpu.so", "aoti_torch_get_data_ptr"),
+    # Fails for tensors without storage, as `Tensor.data_ptr` does. The shim's older function answers for those of
+    # MKLDNN, whose elements may lie in any order.
+    "data_ptr": ("libtorch_cpu.so", "torch_get_mutable_data_ptr"),
     "delete": ("libtorch_cpu.so", "aoti_torch_delete_tensor_object"),
     "wrap": ("libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
 }
