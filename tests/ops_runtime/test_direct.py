@@ -162,3 +162,24 @@ def test_threads_share_a_call() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_gradient_is_not_lost_to_a_thread_without_gradients() -> None:
+    """Another thread may have its own tensors remembered between any two steps of a call."""
+    op, leaf = AddFwdOp(), X.clone().requires_grad_()
+    with torch.no_grad():
+        run_of(op, leaf, W)
+    plan = op._hot.bare
+    before = check, tracked = plan.latest
+    assert tracked
+
+    def interrupted(*tensors: torch.Tensor) -> bool:
+        fits = check(*tensors)
+        plan.latest = before
+        with torch.no_grad():
+            op(X, W)
+        assert plan.latest != before
+        return fits
+
+    plan.latest = interrupted, tracked
+    assert op(leaf, W).requires_grad

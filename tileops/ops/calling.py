@@ -6,7 +6,8 @@ What is generated for a class with a required and an optional input (shortened):
         if _compiling():                                 # under torch.compile: one node in the graph
             return _operator(x, weight, self._call)
         plan = hot.bare if weight is None else hot.full
-        if plan.fits(...) and not <something looks on>:  # the same kind of tensors as the last time
+        check, tracked = plan.latest
+        if check(...) and not <something looks on>:      # the same kind of tensors as the last time
             return plan.run(x, weight)
         if type(x) is _Tensor and ... and <guards>:      # the plan by call signature, made on a miss
             return plan.run(x, weight)
@@ -111,7 +112,7 @@ def _fits(names: Sequence[str]) -> str:
     """Whether the plan serves these tensors; a plan has another test for calls that pass one of them twice. Of many
     tensors no two are compared: such calls are found by signature.
     """
-    test = f"plan.fits({', '.join(names)})"
+    test = f"check({', '.join(names)})"
     pairs = [f"{a} is {b}" for a, b in itertools.combinations(names, 2)]
     if not pairs or len(names) > _COMPARED:
         return test
@@ -129,21 +130,24 @@ def _quick(slots: Sequence[Slot], packed: str | None) -> list[str]:
     optional = [slot.name for slot in slots if slot.optional]
     required = [slot.name for slot in slots if not slot.optional]
     lines = ["hot = self._hot"]
+    latest = "check, tracked = plan.latest"
     if packed is not None:
-        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", f"fits = {_fits(names)}"]
+        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", latest, f"fits = {_fits(names)}"]
     elif not optional:
-        lines += ["plan = hot.bare", f"fits = {_fits(names)}"]
+        lines += ["plan = hot.bare", latest, f"fits = {_fits(names)}"]
     else:
         lines += [
             f"if {' and '.join(f'{name} is None' for name in optional)}:",
             "    plan = hot.bare",
+            f"    {latest}",
             f"    fits = {_fits(required)}",
             "else:",
             "    plan = hot.full",
+            f"    {latest}",
             f"    fits = {_fits(names)}",
         ]
     everything = ", ".join(names)
-    test = f"fits and {guards().quick} and not (plan.tracked and _grad_enabled())"
+    test = f"fits and {guards().quick} and not (tracked and _grad_enabled())"
     run = [f"result = plan.run({_operands(slots, packed)})", *_FINISH]
     if packed is None:
         return [*lines, f"if {test}:", *(f"    {line}" for line in run)]

@@ -57,18 +57,17 @@ class Plan:
         record: the facts of such a call.
         used: set by every call, cleared by `PlanCache` when it looks for something to drop.
         layout: layout of the packed operand that it was made for, or None.
-        fits: ``fits(*tensors)``: the tensors that are present are like those of an earlier call of this plan,
-            in every respect that matters. Never true of what the plan does not serve, false of some that it
-            does.
+        latest: what `fits` is, and whether one of the tensors that it is true of required a gradient (and grad mode was
+            off). Read at once: another thread may renew the plan between two reads, and a call whose gradient is
+            needed must not take the answer about others.
         settle: makes a `run` that costs more to make and less to call, for a plan that is used again; or None.
-        tracked: one of those tensors required a gradient (and grad mode was off).
         twice: ``twice(*tensors)``: the same for calls that pass some tensor more than once, in the same places as an
             earlier call did (`fits` refuses all of them).
         renewals: how often `fits` may still be made anew for tensors that it refused; above the limit before the first
             call.
     """
 
-    __slots__ = ("fits", "layout", "record", "renewals", "run", "settle", "tracked", "twice", "used")
+    __slots__ = ("latest", "layout", "record", "renewals", "run", "settle", "twice", "used")
 
     def __init__(
         self, run: Run, record: CallRecord, layout: str | None = None, settle: Callable[[], Run] | None = None
@@ -78,10 +77,17 @@ class Plan:
         self.record = record
         self.used = True
         self.layout = layout
-        self.fits = self.twice = _never
-        self.tracked = False
+        self.latest: tuple[Callable[..., bool], bool] = (_never, False)
+        self.twice: Callable[..., bool] = _never
         # On CUDA the alignment of an address is part of the signature, and `fits` does not see it.
         self.renewals = _RENEWALS + 1 if record.device.type == "cpu" else 0
+
+    @property
+    def fits(self) -> Callable[..., bool]:
+        """``fits(*tensors)``: the tensors that are present are like those of an earlier call of this plan, in every
+        respect that matters. Never true of what the plan does not serve, false of some that it does.
+        """
+        return self.latest[0]
 
     def renew(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Makes `fits` true of `tensors`, which the plan has just served; not of its first call, because many a
@@ -99,8 +105,7 @@ class Plan:
         if len({id(tensor) for tensor in tensors}) < len(tensors):
             self.twice = _repeated_check(tensors)
         else:
-            self.tracked = any(tensor.requires_grad for tensor in tensors)
-            self.fits = tensor_check(tensors)
+            self.latest = tensor_check(tensors), any(tensor.requires_grad for tensor in tensors)
 
 
 def _never(*tensors: Any) -> bool:
