@@ -183,3 +183,17 @@ def test_a_gradient_is_not_lost_to_a_thread_without_gradients() -> None:
 
     plan.latest = interrupted, tracked
     assert op(leaf, W).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused_by_a_warm_op() -> None:
+    """Torch's guard ends the process where it sees one."""
+    op = AddFwdOp()
+    x = torch.randn(2, 4, 64)
+    for _ in range(3):
+        op(x, x + 1)
+    for tensors in ((torch.nested.nested_tensor([x]), x), (x, torch.nested.nested_tensor([x]))):
+        with pytest.raises(CheckError, match="AddFwdOp"):
+            op(*tensors)
+    with pytest.raises(CheckError, match="torch.Tensor is needed"):
+        op(x, 3)

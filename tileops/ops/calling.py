@@ -108,15 +108,21 @@ def _operands(slots: Sequence[Slot], packed: str | None) -> str:
     )
 
 
-def _fits(names: Sequence[str]) -> str:
+def _fits(names: Sequence[str]) -> list[str]:
     """Whether the plan serves these tensors; a plan has another test for calls that pass one of them twice. Of many
-    tensors no two are compared: such calls are found by signature.
+    tensors no two are compared: such calls are found by signature. The test ends the process where a tensor is nested.
     """
     test = f"check({', '.join(names)})"
     pairs = [f"{a} is {b}" for a, b in itertools.combinations(names, 2)]
-    if not pairs or len(names) > _COMPARED:
-        return test
-    return f"{test} or ({' or '.join(pairs)}) and plan.twice({', '.join(names)})"
+    if pairs and len(names) <= _COMPARED:
+        test = f"({test} or ({' or '.join(pairs)}) and plan.twice({', '.join(names)}))"
+    nested = " or ".join(f"{name}.is_nested" for name in names)
+    return [
+        "try:",
+        f"    fits = not ({nested}) and {test}",
+        "except AttributeError:  # one is no tensor",
+        "    fits = False",
+    ]
 
 
 _FINISH = ["plan.used = True", "self._thread.plan = plan", "return result"]
@@ -132,19 +138,19 @@ def _quick(slots: Sequence[Slot], packed: str | None) -> list[str]:
     lines = ["hot = self._hot"]
     latest = "check, tracked = plan.latest"
     if packed is not None:
-        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", latest, f"fits = {_fits(names)}"]
+        lines += [f"plan = hot.of.get(id({packed}), hot.bare)", latest, *_fits(names)]
     elif not optional:
-        lines += ["plan = hot.bare", latest, f"fits = {_fits(names)}"]
+        lines += ["plan = hot.bare", latest, *_fits(names)]
     else:
         lines += [
             f"if {' and '.join(f'{name} is None' for name in optional)}:",
             "    plan = hot.bare",
             f"    {latest}",
-            f"    fits = {_fits(required)}",
+            *(f"    {line}" for line in _fits(required)),
             "else:",
             "    plan = hot.full",
             f"    {latest}",
-            f"    fits = {_fits(names)}",
+            *(f"    {line}" for line in _fits(names)),
         ]
     everything = ", ".join(names)
     test = f"fits and {guards().quick} and not (tracked and _grad_enabled())"
