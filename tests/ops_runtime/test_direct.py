@@ -195,5 +195,5 @@ def test_a_nested_tensor_is_refused_by_a_warm_op() -> None:
     for tensors in ((torch.nested.nested_tensor([x]), x), (x, torch.nested.nested_tensor([x]))):
         with pytest.raises(CheckError, match="AddFwdOp"):
             op(*tensors)
-    with pytest.raises(CheckError, match="torch.Tensor is needed"):
+    with pytest.raises(CheckError, match="Tensor is needed"):
         op(x, 3)
