@@ -22,6 +22,15 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # test modules share helpers as `tests.<package>.<module>`
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The random numbers of a test do not depend on the tests that its worker ran before."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(0)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
