@@ -17,7 +17,7 @@ from tileops.bench import ceiling, report, timing
 from tileops.bench.runner import Implementation
 from tileops.elementwise import AddFwdOp
 from tileops.norm import RMSNormFwdOp
-from tileops.workloads import workload
+from tileops.workloads import numerics, workload
 
 pytestmark = pytest.mark.in_tree_kernels
 
@@ -227,3 +227,12 @@ def test_cases_are_chosen_by_the_size_of_their_outputs() -> None:
     assert {case.op for case in small} == {"AddFwdOp", "SinusoidalFwdOp"}
     assert all(output.nbytes <= 4096 for case in small for output in case.call.outputs.values())
     assert len(small) < len(bench.selected(["AddFwdOp", "SinusoidalFwdOp"]))
+
+
+def test_baselines_may_agree_on_what_is_no_number() -> None:
+    expected = torch.tensor([1.0, float("nan"), float("inf"), 2.0], dtype=torch.float64)
+    assert numerics.normalized_error(expected.float(), expected) == 0.0
+    for place, value in ((0, float("nan")), (1, 0.0), (2, float("-inf"))):
+        wrong = expected.clone()
+        wrong[place] = value
+        assert not numerics.normalized_error(wrong, expected) < 1.0

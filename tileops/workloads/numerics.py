@@ -113,10 +113,14 @@ def _worst(
 
 
 def normalized_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """``||actual - expected|| / ||expected||`` in float64; 0.0 for two empty or two zero tensors."""
+    """``||actual - expected|| / ||expected||`` in float64; 0.0 for two empty or two zero tensors. Infinities and NaN that
+    agree count as no error, others as NaN or infinity.
+    """
     got, want = _as_real(actual), _as_real(expected)
-    norm = float(want.norm())
-    return float((got - want).norm()) / norm if norm else float(got.norm())
+    agree = (got == want) | (got.isnan() & want.isnan())
+    norm = float(torch.where(want.isfinite(), want, 0.0).norm())
+    error = float(torch.where(agree, 0.0, got - want).norm())
+    return error / norm if norm else error
 
 
 def ulp_error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
