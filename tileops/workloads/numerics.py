@@ -113,8 +113,9 @@ def _worst(
 
 
 def normalized_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """``||actual - expected|| / ||expected||`` in float64; 0.0 for two empty or two zero tensors. Infinities and NaN that
-    agree count as no error, others as NaN or infinity.
+    """``||actual - expected|| / ||expected||`` in float64; 0.0 for two empty or two zero tensors.
+
+    Infinities and NaN that agree count as no error, others make the result one.
     """
     got, want = _as_real(actual), _as_real(expected)
     agree = (got == want) | (got.isnan() & want.isnan())
