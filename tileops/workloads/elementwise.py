@@ -140,6 +140,11 @@ def _nan_to_num(input: torch.Tensor, **params: Any) -> torch.Tensor:
     return torch.nan_to_num(input, **params)
 
 
+def _round(input: torch.Tensor, *, decimals: int = 0) -> torch.Tensor:
+    # torch rounds integers only where it is not told to how many decimals.
+    return torch.round(input, decimals=decimals) if decimals else torch.round(input)
+
+
 def _like(op: str, function: Callable[..., Any], name: str = "") -> Workload:
     """An operator that a function of PyTorch defines, called alike."""
     return Workload(op, exactly(function), torch={name or f"torch.{function.__name__}": function})
@@ -200,7 +205,7 @@ WORKLOADS = (
             "Erf": torch.erf,
             "Floor": torch.floor,
             "Ceil": torch.ceil,
-            "Round": torch.round,
+            "Round": _round,
             "Trunc": torch.trunc,
             "Isnan": torch.isnan,
             "Isinf": torch.isinf,
