@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -12,7 +11,6 @@ import torch
 
 from tileops import backend, settings
 from tileops.backend import registry
-from tileops.kernels import pages
 from tileops.kernels.base import TensorSpec, contiguous_strides
 from tileops.ops import call_kinds, calling, contents, effects, observing, recording, targets, tuning
 from tileops.ops.call_kinds import CallKind, SizedCalls, SizedRecord, kind_key
@@ -26,7 +24,7 @@ from tileops.ops.plans import (
     allocate_and_launch,
     allocate_and_launch_once,
     allocate_only,
-    empty_strided,
+    one_output,
 )
 
 if TYPE_CHECKING:
@@ -255,22 +253,6 @@ class Planning:
                 facts[name] = spec_of(tensors[found.results[number]])
         layout = None if token is None else token.layout
         return CallFacts(kind.facts or device_facts(device), facts, checked.indices, layout)
-
-
-def one_output(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, launch: Callable[..., None]
-) -> Callable[..., torch.Tensor] | None:
-    """`allocate_and_launch_once` for a call with one output, which has elements; None for a large one."""
-    if math.prod(shape) * dtype.itemsize >= pages.MAPPED_FROM:
-        return None
-    strides = (shape[1], 1) if len(shape) == 2 else contiguous_strides(shape)
-
-    def run(*tensors: torch.Tensor | None) -> torch.Tensor:
-        result = empty_strided(shape, strides, dtype=dtype, device=device)
-        launch(*tensors, result)
-        return result
-
-    return run
 
 
 def like(spec: TensorSpec | None, output: Any, kind: CallKind) -> TensorSpec | None:

@@ -283,15 +283,8 @@ def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device
     """
     if len(outputs) == 1 and outputs[0] is not None:
         shape, dtype = outputs[0]  # type: ignore[misc]
-        if not pages.large_output(shape, dtype, device):
-            strides = contiguous_strides(shape)
-
-            def single(*tensors: torch.Tensor | None) -> Any:
-                # Half the price of ``torch.empty``, which parses its sizes.
-                result = empty_strided(shape, strides, dtype=dtype, device=device)
-                launch(*tensors, result)
-                return result
-
+        single = one_output(shape, dtype, device, launch)
+        if single is not None:
             return single
     make = [allocator(output, device) for output in outputs]
 
@@ -301,6 +294,23 @@ def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device
         return _result(results)
 
     return several
+
+
+def one_output(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, launch: Callable[..., None]
+) -> Callable[..., torch.Tensor] | None:
+    """`allocate_and_launch_once` for a call with one output, which has elements; None for a large one."""
+    if math.prod(shape) * dtype.itemsize >= pages.MAPPED_FROM:
+        return None
+    strides = (shape[1], 1) if len(shape) == 2 else contiguous_strides(shape)
+
+    def run(*tensors: torch.Tensor | None) -> torch.Tensor:
+        # Half the price of ``torch.empty``, which parses its sizes.
+        result = empty_strided(shape, strides, dtype=dtype, device=device)
+        launch(*tensors, result)
+        return result
+
+    return run
 
 
 @lru_cache(maxsize=256)

@@ -114,7 +114,6 @@ def binding_of(launch: Callable[..., Any]) -> Binding | None:
     return None if defaults is None else defaults.get("_binding")
 
 
-@lru_cache(maxsize=256)
 def _maker(pattern: tuple[tuple[int, bool] | None, ...], tensors: int, serial: bool) -> Callable[..., Any]:
     """Writes the launch out: a loop over tensors costs more than a small kernel."""
     passed = []

@@ -17,6 +17,8 @@ from tileops.jit.cpu._torch_tensors import HANDLE_OFFSET, TYPE_OFFSET
 ENTRY = "tileops_direct"
 #: What the loader must supply besides `wrapper.PYTHON_SYMBOLS`.
 PYTHON_SYMBOLS = ("PyTuple_GetItem", "PyBytes_AsString", "PyObject_Vectorcall", "Py_DecRef")
+#: Types of a kernel's arguments by kind.
+IR_TYPES = {"ptr": "i64", "i64": "i64", "f32": "float", "f64": "double"}
 #: Words of a descriptor before those of the arguments: the number of tensors, bits of those that are used, units, facts
 #: of the output; then the addresses of `TensorFunctions`.
 WORDS = (
@@ -32,7 +34,6 @@ def direct_ir(args: Sequence[str]) -> str:
         args: kinds of the kernel's arguments.
     """
     at = {name: number for number, name in enumerate(WORDS)}
-    types = {"ptr": "i64", "i64": "i64", "f32": "float", "f64": "double"}
     lines = []
     passed = ""
     for number, kind in enumerate(args):
@@ -42,7 +43,7 @@ def direct_ir(args: Sequence[str]) -> str:
             lines.append(f"  %d{number} = bitcast i32 %n{number} to float")
         elif kind == "f64":
             lines.append(f"  %d{number} = bitcast i64 %w{number} to double")
-        passed += f", {types[kind]} %{'d' if kind in ('f32', 'f64') else 'w'}{number}"
+        passed += f", {IR_TYPES[kind]} %{'d' if kind in ('f32', 'f64') else 'w'}{number}"
     arguments = "\n".join(lines)
     return f"""
 declare ptr @PyTuple_GetItem(ptr, i64)

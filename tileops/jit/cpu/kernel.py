@@ -15,6 +15,7 @@ from typing import Any
 from tileops.errors import KernelCompileError
 from tileops.jit.artifact import Artifact
 from tileops.jit.cpu import direct_ir, parallel, wrapper
+from tileops.jit.cpu._torch_tensors import address_of
 from tileops.jit.cpu.elf import undefined_symbols
 from tileops.jit.cpu.loader import LIBC_SYMBOLS, Loaded, load, python_symbol
 from tileops.jit.cpu.target import CpuTarget, target_machine
@@ -79,16 +80,9 @@ def _builtin(name: str, loaded: Loaded, symbol: str, doc: str, state: tuple[Any,
     """
     strings = (name.encode(), doc.encode())
     definition = struct.pack(
-        "@PPiP", _buffer(strings[0]), loaded.addresses[symbol], _METH_FASTCALL, _buffer(strings[1])
+        "@PPiP", address_of(strings[0]), loaded.addresses[symbol], _METH_FASTCALL, address_of(strings[1])
     )
-    return _new_function(_buffer(definition), (*state, loaded, definition, *strings), None)
-
-
-def _buffer(data: bytes) -> int:
-    """The address of the zero-terminated contents of `data`."""
-    address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
-    assert address is not None
-    return address
+    return _new_function(address_of(definition), (*state, loaded, definition, *strings), None)
 
 
 def compile_program(program: Program, target: CpuTarget) -> Artifact:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import llvmlite.binding as llvm
 
-from tileops.jit.cpu.direct_ir import direct_ir
+from tileops.jit.cpu.direct_ir import IR_TYPES, direct_ir
 
 #: Name of the Python-callable function in the wrapper's object.
 ENTRY = "tileops_launch"
@@ -39,8 +39,6 @@ PYTHON_SYMBOLS = (
 )
 PARALLEL_SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
-_IR_TYPES = {"ptr": "i64", "i64": "i64", "f32": "float", "f64": "double"}
-
 
 def wrapper_ir(
     symbol: str, args: Sequence[str], grain: int, convention: Literal["numba", "c"], name: str = "kernel"
@@ -54,7 +52,7 @@ def wrapper_ir(
         convention: how the body is called; see `CompiledFunction`.
         name: name of the kernel in error messages.
     """
-    types = [_IR_TYPES[kind] for kind in args]
+    types = [IR_TYPES[kind] for kind in args]
     declared = ", ".join(["i64", "i64", "i64", *types])
     passed = "".join(f", {type_} %a{i}" for i, type_ in enumerate(types))
     formal = "".join(f", {type_} %a{i}" for i, type_ in enumerate(types))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tileops.kernels.base import DTYPES, Kernel
@@ -11,6 +12,11 @@ from tileops.kernels.elementwise.call_spec import PointwiseCall, Scalar
 FLOATS = frozenset({"f32", "bf16", "f16"})
 #: Bytes of an element, by short name.
 SIZES = {short: size for size, short in DTYPES.values()}
+
+
+def _value_dtype(operands: Sequence[str], output: str) -> str:
+    """The dtype of the values, not of a mask that selects among them."""
+    return output if output in operands or not operands else operands[0]
 
 
 class ElementwiseKernel(Kernel):
@@ -39,10 +45,9 @@ class ElementwiseKernel(Kernel):
 
     @classmethod
     def scalar_dtypes(cls, call: Any) -> tuple[str, ...]:
-        """Dtypes in whose kinds the scalars arrive: that of the values, not of a mask that selects among them."""
+        """Dtypes in whose kinds the scalars arrive."""
         present = [operand.dtype for operand in cls.known_operands(call) if operand is not None]
-        output = call.output.short
-        return (output if output in present or not present else present[0],) * len(cls.scalars(call))
+        return (_value_dtype(present, call.output.short),) * len(cls.scalars(call))
 
     @classmethod
     def options(cls, call: Any) -> tuple[tuple[str, Any], ...]:
@@ -80,8 +85,7 @@ class Pointwise:
     @classmethod
     def scalar_dtypes(cls, call: PointwiseCall) -> tuple[str, ...]:
         present = [spec.short for spec in call.operands if spec is not None]
-        output = call.output.short
-        return (output if output in present or not present else present[0],) * len(call.scalars)
+        return (_value_dtype(present, call.output.short),) * len(call.scalars)
 
     @classmethod
     def options(cls, call: PointwiseCall) -> tuple[tuple[str, Any], ...]:
