@@ -14,7 +14,6 @@ from tileops import manifest
 #: Module of each class that is written out.
 _WRITTEN = {
     "AlibiFwdOp": "positions",
-    "ClampScalarFwdOp": "variations",
     "DropoutFwdOp": "variations",
     "EluFwdOp": "variations",
     "GeluAndMulFwdOp": "gated",

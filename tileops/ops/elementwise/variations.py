@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
-from tileops.errors import CheckError
 from tileops.kernels.elementwise.call_spec import BinaryCall, PointwiseCall
 from tileops.kernels.elementwise.dropout_cpu import DropoutCpuKernel
 from tileops.kernels.elementwise.dropout_cuda import DropoutCudaKernel
-from tileops.ops.dtypes import name_of
 from tileops.ops.elementwise.family import PointwiseOp
 from tileops.ops.facts import CallFacts
-from tileops.ops.plans import Plan
 
 #: Decimal places up to which rounding is told how many they are.
 _PLACES = 64
@@ -83,29 +79,6 @@ class EluFwdOp(PointwiseOp):
     def _call_spec(self, facts: CallFacts) -> PointwiseCall:
         call = super()._call_spec(facts)
         return replace(call, function="elu_unbounded") if math.isinf(self.alpha) else call
-
-
-class ClampScalarFwdOp(PointwiseOp):
-    __doc__ = None
-    min: int | float | None
-    max: int | float | None
-
-    def _make_plan(self, key: Hashable, tensors: tuple[Any, ...], token: Any = None) -> Plan:
-        try:
-            return super()._make_plan(key, tensors, token)
-        except CheckError as error:
-            floats = [name for name in ("min", "max") if isinstance(getattr(self, name), float)]
-            dtype = tensors[0].dtype
-            if not floats or dtype.is_floating_point or not error.declaration.startswith("shape_rules"):
-                raise
-            bounds = " and ".join(f"{name}={getattr(self, name)}" for name in floats)
-            # The manifest derives dtypes from dtypes alone, not from what kind of number a parameter is.
-            raise CheckError(
-                error.op,
-                error.declaration,
-                f"input has dtype {name_of(dtype)} and {bounds} a float: torch.clamp would return float32, this "
-                f"operator returns the dtype of its input; pass input.float(), or integer bounds",
-            ) from error
 
 
 class NanToNumFwdOp(PointwiseOp):
