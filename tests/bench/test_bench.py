@@ -15,7 +15,7 @@ from tileops import bench
 from tileops.bench import case as bench_case
 from tileops.bench import ceiling, report, timing
 from tileops.bench.runner import Implementation
-from tileops.elementwise import AddFwdOp
+from tileops.elementwise import AddFwdOp, HardswishFwdOp
 from tileops.norm import RMSNormFwdOp
 from tileops.workloads import numerics, workload
 
@@ -173,6 +173,34 @@ def test_an_implementation_may_bring_arguments_and_a_reset() -> None:
     assert seen[0] == -1
     start = seen[1]
     assert seen[1:5] == [(start + step) % 3 for step in range(4)]
+
+
+def test_what_calls_write_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = bench.selected(["HardswishFwdOp"], case="mobilenet-v3-inplace", dtype="bfloat16")
+    runner = bench.Runner(HardswishFwdOp, case)
+    kept = runner.inputs[0].clone()
+    met: list[bool] = []
+
+    def baseline(x: torch.Tensor) -> torch.Tensor:
+        met.append(torch.equal(x, kept))
+        return torch.nn.functional.hardswish(x, inplace=True)
+
+    def one_sample_each(calls: list[Any], *, restore: Callable[[], None], **_: Any) -> list[timing.Timing]:
+        for call in calls:
+            restore()
+            call()
+        return [timing.Timing(1.0, (1.0,)) for _ in calls]
+
+    monkeypatch.setattr("tileops.bench.runner.measure", one_sample_each)
+    runner.compare({"first": baseline, "second": baseline})
+    assert met == [True] * 4
+
+
+def test_samples_of_calls_that_write_are_short_and_begin_afresh() -> None:
+    clock = Clock()
+    call = clock.contender("call", lambda n: 1e-5)
+    timing.measure([call], budget_s=0.0, restore=lambda: clock.order.append("restore"), clock=lambda: clock.now)
+    assert clock.order[-timing.MAX_REWRITES - 1 :] == ["restore", *["call"] * timing.MAX_REWRITES]
 
 
 def test_the_machine_has_limits() -> None:

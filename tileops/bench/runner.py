@@ -117,6 +117,13 @@ class Runner:
         self.budget_s = budget_s
         self._workload = workload(case.op)
         self._inputs = case.input_sets(device, cold=self._workload.cold)
+        written = [place for place, name in enumerate(case.call.forward_order) if name in case.call.branch.written]
+        #: Each input that the call writes, with a copy of what it held.
+        self._written = [
+            (tensor, tensor.clone())
+            for tensor in {id(tensors[place]): tensors[place] for tensors in self._inputs for place in written}.values()
+            if tensor is not None
+        ]
 
     @property
     def inputs(self) -> tuple[torch.Tensor | None, ...]:
@@ -136,6 +143,9 @@ class Runner:
     ) -> Result:
         """Checks the op and every baseline against the reference, then times them in turns.
 
+        Inputs that the call writes, as one that works in place, are restored before each check and between samples,
+        so that every implementation meets the same values.
+
         Args:
             baselines: by name; a plain callable is called with the case's tensors.
             groups: baselines that stand for one: ``{"torch": ["F.rms_norm", "manual"]}`` reports the fastest
@@ -154,7 +164,8 @@ class Runner:
         on_cpu = self.device == "cpu"
         if on_cpu:
             calls.append(ceiling.memory_probe(read, written))
-        timings = measure(calls, budget_s=self.budget_s, synchronize=_synchronizer(self.device))
+        restore = self._restore if self._written else None
+        timings = measure(calls, budget_s=self.budget_s, synchronize=_synchronizer(self.device), restore=restore)
         limit = timings.pop().microseconds if on_cpu else float("nan")
         if on_cpu:
             limit = max(limit, flops / ceiling.peaks().of(self.case.dtype) * 1e6)
@@ -178,6 +189,11 @@ class Runner:
             notes=notes,
         )
 
+    def _restore(self) -> None:
+        """Gives the inputs that the call writes the values they had."""
+        for tensor, held in self._written:
+            tensor.copy_(held)
+
     def _check(self, entries: dict[str, Implementation]) -> dict[str, str]:
         """Compares every result with the reference. Baselines that do not apply to the case are taken out of
         `entries`; returns why, by name.
@@ -187,6 +203,7 @@ class Runner:
         for name, item in list(entries.items()):
             if item.noncomparable_reason is not None:
                 continue
+            self._restore()
             if item.reset is not None:
                 item.reset()
             try:

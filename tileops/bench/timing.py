@@ -16,6 +16,9 @@ SLOW_CALL_S = 1.0
 MIN_ROUNDS = 5
 MIN_ROUNDS_SLOW = 3
 MAX_ROUNDS = 41
+#: Most calls of a sample where calls write their inputs: what a function makes of its own results again and again ends
+#: in zeros, subnormal numbers or infinities, which take another time than numbers.
+MAX_REWRITES = 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def measure(
     *,
     budget_s: float,
     synchronize: Callable[[], None] = lambda: None,
+    restore: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
     """Times zero-argument callables in turns: A B C, C B A, A B C, ...
@@ -65,6 +69,8 @@ def measure(
         budget_s: seconds for everything; at least MIN_ROUNDS rounds are measured (MIN_ROUNDS_SLOW where a
             call takes more than a second), however long they take.
         synchronize: waits for the device.
+        restore: undoes what calls write into their inputs. It runs before each sample and is not timed; a sample is
+            then at most `MAX_REWRITES` calls.
         clock: returns seconds.
 
     Returns:
@@ -72,7 +78,7 @@ def measure(
     """
     start = clock()
     with no_garbage_collection():
-        repeats = [_warm_up(call, synchronize, clock) for call in calls]
+        repeats = [_warm_up(call, synchronize, restore, clock) for call in calls]
         samples: list[list[float]] = [[] for _ in calls]
         slow = False
         while len(samples[0]) < MAX_ROUNDS:
@@ -82,15 +88,21 @@ def measure(
                 break
             order = range(len(calls)) if rounds % 2 == 0 else range(len(calls) - 1, -1, -1)
             for index in order:
-                seconds = _sample(calls[index], repeats[index], synchronize, clock)
+                seconds = _sample(calls[index], repeats[index], synchronize, restore, clock)
                 samples[index].append(seconds)
                 slow = slow or seconds > SLOW_CALL_S
     return [Timing(statistics.median(item), tuple(item)) for item in samples]
 
 
 def _sample(
-    call: Callable[[], object], repeats: int, synchronize: Callable[[], None], clock: Callable[[], float]
+    call: Callable[[], object],
+    repeats: int,
+    synchronize: Callable[[], None],
+    restore: Callable[[], None] | None,
+    clock: Callable[[], float],
 ) -> float:
+    if restore is not None:
+        restore()
     synchronize()
     start = clock()
     for _ in range(repeats):
@@ -99,10 +111,16 @@ def _sample(
     return (clock() - start) / repeats
 
 
-def _warm_up(call: Callable[[], object], synchronize: Callable[[], None], clock: Callable[[], float]) -> int:
+def _warm_up(
+    call: Callable[[], object],
+    synchronize: Callable[[], None],
+    restore: Callable[[], None] | None,
+    clock: Callable[[], float],
+) -> int:
     """Calls until the time settles; returns how many calls make a sample."""
-    _sample(call, 1, synchronize, clock)
-    seconds = _sample(call, 1, synchronize, clock)
+    _sample(call, 1, synchronize, restore, clock)
+    seconds = _sample(call, 1, synchronize, restore, clock)
     if seconds < SLOW_CALL_S / 20:
-        seconds = min(seconds, _sample(call, 2, synchronize, clock))
-    return max(1, round(SAMPLE_S / max(seconds, 1e-9)))
+        seconds = min(seconds, _sample(call, 2, synchronize, restore, clock))
+    repeats = max(1, round(SAMPLE_S / max(seconds, 1e-9)))
+    return repeats if restore is None else min(repeats, MAX_REWRITES)
