@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,6 +41,7 @@ def fresh() -> Iterator[None]:
 
 
 X, W = torch.randn(3, 64), torch.randn(64)
+LARGE = torch.randn(300, 1024)  # worth several threads
 
 
 @pytest.mark.parametrize(
@@ -49,9 +52,11 @@ X, W = torch.randn(3, 64), torch.randn(64)
         (lambda: RMSNormFwdOp((64,), eps=1e-6), (X, W), torch.nn.functional.rms_norm(X, (64,), W, 1e-6)),
         (lambda: RMSNormFwdOp((64,), eps=1e-6), (X,), torch.nn.functional.rms_norm(X, (64,), None, 1e-6)),
         (SiluAndMulFwdOp, (X,), torch.nn.functional.silu(X[:, :32]) * X[:, 32:]),
+        (AddFwdOp, (LARGE, LARGE + 1), LARGE + (LARGE + 1)),
+        (SiluAndMulFwdOp, (LARGE,), torch.nn.functional.silu(LARGE[:, :512]) * LARGE[:, 512:]),
     ],
 )
-def test_small_calls_are_direct(make: Callable[[], Op], tensors: tuple, expected: torch.Tensor) -> None:
+def test_calls_are_direct(make: Callable[[], Op], tensors: tuple, expected: torch.Tensor) -> None:
     op = make()
     run = run_of(op, *tensors)
     if tensors[0].is_contiguous():
@@ -146,14 +151,15 @@ def test_answers_are_checked() -> None:
     assert "another address" in (_torch_tensors._self_check({**calls, "data_ptr": lambda handle, found: 0}, {}) or "")
 
 
-def test_threads_share_a_call() -> None:
+@pytest.mark.parametrize(("x", "y", "times"), [(X, W, 500), (LARGE, LARGE + 1, 20)])
+def test_threads_share_a_call(x: torch.Tensor, y: torch.Tensor, times: int) -> None:
     op = AddFwdOp()
-    run_of(op, X, W)
-    expected, wrong = X + W, []
+    run_of(op, x, y)
+    expected, wrong = x + y, []
 
     def work() -> None:
-        for _ in range(500):
-            if not torch.equal(op(X, W), expected):
+        for _ in range(times):
+            if not torch.equal(op(x, y), expected):
                 wrong.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -162,6 +168,40 @@ def test_threads_share_a_call() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_native_code_asks_for_as_many_threads_as_torch_uses(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = _torch_tensors.functions()
+    assert functions is not None
+    asked = []
+
+    def one(threads: Any) -> int:
+        asked.append(threads)
+        threads[0] = 1
+        return 0
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint32))(one)
+    address = ctypes.cast(callback, ctypes.c_void_p).value or 0
+    monkeypatch.setattr(_torch_tensors, "functions", lambda: replace(functions, get_num_threads=address))
+    for tensor, times in ((X, 0), (LARGE, 1)):
+        run = run_of(AddFwdOp(), tensor, tensor + 1)
+        assert is_direct(run)
+        asked.clear()
+        torch.testing.assert_close(run(tensor, tensor + 1), tensor + (tensor + 1))
+        assert len(asked) == times
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_calls_on_one_thread() -> None:
+    """The threads of the runtime are gone there: a team of several would wait for them for ever."""
+    op, other = AddFwdOp(), LARGE + 1
+    run, expected = run_of(op, LARGE, other), LARGE + other
+    assert is_direct(run)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os._exit(0 if (run(LARGE, other).numpy() == expected.numpy()).all() else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_gradient_is_not_lost_to_a_thread_without_gradients() -> None:

@@ -33,6 +33,7 @@ _NAMES = {
     # MKLDNN, whose elements may lie in any order.
     "data_ptr": ("libtorch_cpu.so", "torch_get_mutable_data_ptr"),
     "delete": ("libtorch_cpu.so", "aoti_torch_delete_tensor_object"),
+    "get_num_threads": ("libtorch_cpu.so", "torch_get_num_threads"),
     "wrap": ("libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
 }
 _DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -48,6 +49,7 @@ class TensorFunctions:
         empty_strided: ``int(i64 rank, i64* sizes, i64* strides, i32 dtype, i32 device, i32 index, at::Tensor** made)``.
         data_ptr: ``int(at::Tensor*, void** address)``.
         delete: ``int(at::Tensor*)``.
+        get_num_threads: ``int(u32* threads)``.
         wrap: ``PyObject*(at::Tensor&)``.
         tensor: the type ``torch.Tensor``.
         parameter: the type ``torch.nn.Parameter``.
@@ -57,6 +59,7 @@ class TensorFunctions:
     empty_strided: int
     data_ptr: int
     delete: int
+    get_num_threads: int
     wrap: int
     tensor: int
     parameter: int
@@ -132,6 +135,9 @@ def _self_check(calls: dict[str, Any], numbers: dict[Any, int]) -> str | None:
         facts = (type(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device, tensor.requires_grad)
         if facts != (torch.Tensor, dtype, (3, 5), (5, 1), torch.device("cpu"), False):
             return f"a tensor of {dtype} came out as {facts}"
+    threads = ctypes.c_uint32()
+    if calls["get_num_threads"](ctypes.byref(threads)) != 0 or threads.value != torch.get_num_threads():
+        return f"{_NAMES['get_num_threads'][1]} gives another number"
     base = torch.arange(6.0)
     for tensor in (base, base[2:], torch.nn.Parameter(base, requires_grad=False)):
         address = ctypes.c_void_p()

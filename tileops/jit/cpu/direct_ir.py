@@ -1,10 +1,11 @@
-"""The built-in function that does a whole small call, as LLVM IR: one more function of every kernel's wrapper.
+"""The built-in function that does a whole call, as LLVM IR: one more function of every kernel's wrapper.
 
     result = direct(*tensors)
 
 What it does for one call signature is a block of integers, the *descriptor*: how the output looks, how many units there
-are, and for each argument of the kernel a constant or the tensor whose address it is. Its ``self`` is a tuple that
-begins with the descriptor, a bytes object, and the Python function that serves what it cannot.
+are and how many threads are useful, and for each argument of the kernel a constant or the tensor whose address it is.
+Its ``self`` is a tuple that begins with the descriptor, a bytes object, and the Python function that serves what it
+cannot.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from tileops.jit.cpu._torch_tensors import HANDLE_OFFSET, TYPE_OFFSET
 
 #: Name of the function in the wrapper's object.
 ENTRY = "tileops_direct"
-#: What the loader must supply besides `wrapper.PYTHON_SYMBOLS`.
+#: What the loader must supply besides `wrapper.PYTHON_SYMBOLS`, some of which it uses too.
 PYTHON_SYMBOLS = ("PyTuple_GetItem", "PyBytes_AsString", "PyObject_Vectorcall", "Py_DecRef")
 #: Types of a kernel's arguments by kind.
 IR_TYPES = {"ptr": "i64", "i64": "i64", "f32": "float", "f64": "double"}
-#: Words of a descriptor before those of the arguments: the number of tensors, bits of those that are used, units, facts
-#: of the output; then the addresses of `TensorFunctions`.
+#: Words of a descriptor before those of the arguments: the number of tensors, bits of those that are used, units, the
+#: limit of threads and the address of what limits those of this process (see `parallel`), facts of the output; then the
+#: addresses of `TensorFunctions`.
 WORDS = (
-    *("count", "used", "units", "rank", "sizes", "strides", "dtype"),
-    *("empty_strided", "wrap", "delete", "data_ptr", "tensor", "parameter"),
+    *("count", "used", "units", "limit", "ceiling", "rank", "sizes", "strides", "dtype"),
+    *("empty_strided", "wrap", "delete", "data_ptr", "get_num_threads", "tensor", "parameter"),
 )
 
 
@@ -50,6 +52,7 @@ declare ptr @PyTuple_GetItem(ptr, i64)
 declare ptr @PyBytes_AsString(ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare void @Py_DecRef(ptr)
+declare i64 @llvm.smin.i64(i64, i64)
 
 define internal i64 @word(ptr %words, i64 %number) alwaysinline {{
   %place = getelementptr i64, ptr %words, i64 %number
@@ -97,6 +100,7 @@ ask:
 define ptr @{ENTRY}(ptr %self, ptr %args, i64 %given) {{
   %made = alloca ptr
   %bad = alloca i32
+  %torchs = alloca i32
   store i32 0, ptr %bad
   %holder = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %words = call ptr @PyBytes_AsString(ptr %holder)
@@ -161,7 +165,36 @@ lost:
   br label %otherwise
 launch:
   %units = call i64 @word(ptr %words, i64 {at["units"]})
-  %status = call i32 @run(i64 1, i64 %units{passed})
+  %limit = call i64 @word(ptr %words, i64 {at["limit"]})
+  %release = icmp sgt i64 %limit, 0
+  br i1 %release, label %free, label %hold
+hold:
+  %status0 = call i32 @run(i64 1, i64 %units{passed})
+  br label %finished
+free:
+  %several = icmp sgt i64 %limit, 1
+  br i1 %several, label %team, label %away
+team:
+  %ceiling_word = call i64 @word(ptr %words, i64 {at["ceiling"]})
+  %ceiling_at = inttoptr i64 %ceiling_word to ptr
+  %ceiling = load i64, ptr %ceiling_at
+  %threads_word = call i64 @word(ptr %words, i64 {at["get_num_threads"]})
+  %get_num_threads = inttoptr i64 %threads_word to ptr
+  store i32 1, ptr %torchs
+  %asked = call i32 %get_num_threads(ptr %torchs)
+  %torchs32 = load i32, ptr %torchs
+  %torchs64 = zext i32 %torchs32 to i64
+  %allowed = call i64 @llvm.smin.i64(i64 %ceiling, i64 %torchs64)
+  %least = call i64 @llvm.smin.i64(i64 %limit, i64 %allowed)
+  br label %away
+away:
+  %threads = phi i64 [ 1, %free ], [ %least, %team ]
+  %state = call ptr @PyEval_SaveThread()
+  %status1 = call i32 @run(i64 %threads, i64 %units{passed})
+  call void @PyEval_RestoreThread(ptr %state)
+  br label %finished
+finished:
+  %status = phi i32 [ %status0, %hold ], [ %status1, %away ]
   %fine = icmp eq i32 %status, 0
   br i1 %fine, label %done, label %raised
 raised:

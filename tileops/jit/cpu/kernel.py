@@ -18,7 +18,7 @@ from tileops.jit.cpu import direct_ir, parallel, wrapper
 from tileops.jit.cpu._torch_tensors import address_of
 from tileops.jit.cpu.elf import undefined_symbols
 from tileops.jit.cpu.loader import LIBC_SYMBOLS, Loaded, load, python_symbol
-from tileops.jit.cpu.target import CpuTarget, target_machine
+from tileops.jit.cpu.target import CpuTarget
 from tileops.jit.program import Program
 
 _compile_lock = threading.RLock()
@@ -115,10 +115,9 @@ def _compile(program: Program, target: CpuTarget, start: float) -> Artifact:
             f"{program} for {target} calls {', '.join(foreign)}; a body may use numbers, ranges, tuples and "
             "tileops.jit.lang, but no library function, and it may not raise"
         )
-    text = wrapper.wrapper_ir(body.symbol, program.args, program.grain, body.convention, program.name)
-    parts = {"kernel": body.object, "wrapper": wrapper.compile_ir(text, target_machine(target))}
+    around = wrapper.wrapper_object(program.args, program.grain, body.convention, target)
+    parts = {"kernel": body.object, "wrapper": around}
     facts = {
-        "symbol": body.symbol,
         "convention": body.convention,
         "compile_s": round(time.perf_counter() - start, 4),
         "llvmlite": importlib.metadata.version("llvmlite"),
@@ -135,15 +134,18 @@ def load_entry(program: Program, target: CpuTarget, artifact: Artifact) -> CpuEn
     """
     objects = [artifact.parts["kernel"], artifact.parts["wrapper"]]
     runtime = parallel.launcher().symbols
+    messages = wrapper.messages(program.name, program.args)
     symbols = {}
     for name in sorted({name for code in objects for name in undefined_symbols(code)}):
         if name in runtime:
             symbols[name] = runtime[name]
+        elif name in messages:
+            symbols[name] = address_of(messages[name])
         elif name in wrapper.PYTHON_SYMBOLS or name in direct_ir.PYTHON_SYMBOLS or name in LIBC_SYMBOLS:
             symbols[name] = python_symbol(name)
         elif name in _NUMBA_SYMBOLS:
             symbols[name] = python_symbol("abort")
-        elif name != artifact.facts["symbol"]:
+        elif name != wrapper.BODY:
             raise KernelCompileError(f"{program}: the stored object needs the unknown symbol {name!r}")
     return CpuEntry(program, load(objects, [wrapper.ENTRY, direct_ir.ENTRY], symbols), dict(artifact.facts))
 

@@ -144,6 +144,8 @@ _keep: list[Any] = []
 
 _get_num_threads: Callable[[], int] | None = None
 _forked = False
+#: The most threads that `direct` may use in this process: what `team` knows about forks, for native code.
+ceiling = ctypes.c_int64(1 << 20)
 
 
 def limit(work_ns: float) -> int:
@@ -185,6 +187,7 @@ def threads(work_ns: float) -> int:
 def _after_fork_in_child() -> None:
     global _forked
     _forked = True
+    ceiling.value = 1
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,8 @@
 """The code around a kernel body: split of the units over threads, and the Python calling convention.
 
 Both are the same for every kernel up to the kinds of the arguments, so they are LLVM IR text, compiled to an
-object of its own when the kernel is compiled. A loaded kernel is a built-in function of Python
+object of its own, once a process for all kernels of the same kinds: the loader supplies what names the kernel, and
+the body has one name in every kernel. A loaded kernel is a built-in function of Python
 (``METH_FASTCALL``):
 
     launch(threads, n, *args)
@@ -14,15 +15,19 @@ the chunk it is in.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
 import llvmlite.binding as llvm
 
 from tileops.jit.cpu.direct_ir import IR_TYPES, direct_ir
+from tileops.jit.cpu.target import CpuTarget, target_machine
 
 #: Name of the Python-callable function in the wrapper's object.
 ENTRY = "tileops_launch"
+#: Name of the compiled body in the kernel's object.
+BODY = "tileops_body"
 
 #: What the loader must supply: the C API of Python, and an OpenMP runtime (GNU entry points).
 PYTHON_SYMBOLS = (
@@ -40,17 +45,19 @@ PYTHON_SYMBOLS = (
 PARALLEL_SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
-def wrapper_ir(
-    symbol: str, args: Sequence[str], grain: int, convention: Literal["numba", "c"], name: str = "kernel"
-) -> str:
-    """LLVM IR of the wrapper of the body `symbol`.
+@functools.lru_cache(maxsize=256)
+def wrapper_object(args: tuple[str, ...], grain: int, convention: Literal["numba", "c"], target: CpuTarget) -> bytes:
+    """The object of a wrapper; see `wrapper_ir`."""
+    return compile_ir(wrapper_ir(args, grain, convention), target_machine(target))
+
+
+def wrapper_ir(args: Sequence[str], grain: int, convention: Literal["numba", "c"]) -> str:
+    """LLVM IR of a wrapper.
 
     Args:
-        symbol: name of the compiled body.
         args: kinds of the arguments after ``begin, end, tid``.
         grain: bounds of a thread's units are multiples of this.
         convention: how the body is called; see `CompiledFunction`.
-        name: name of the kernel in error messages.
     """
     types = [IR_TYPES[kind] for kind in args]
     declared = ", ".join(["i64", "i64", "i64", *types])
@@ -59,16 +66,16 @@ def wrapper_ir(
     block = "{ " + ", ".join(["i64", *types, "i32"]) + " }"
 
     if convention == "numba":
-        declaration = f"declare i32 @{quoted(symbol)}(ptr, ptr, {declared})"
+        declaration = f"declare i32 @{BODY}(ptr, ptr, {declared})"
         call = f"""
   %result = alloca ptr
   %error = alloca ptr
-  %status = call i32 @{quoted(symbol)}(ptr %result, ptr %error, i64 %begin, i64 %end, i64 %tid{passed})
+  %status = call i32 @{BODY}(ptr %result, ptr %error, i64 %begin, i64 %end, i64 %tid{passed})
   ret i32 %status"""
     else:
-        declaration = f"declare void @{quoted(symbol)}({declared})"
+        declaration = f"declare void @{BODY}({declared})"
         call = f"""
-  call void @{quoted(symbol)}(i64 %begin, i64 %end, i64 %tid{passed})
+  call void @{BODY}(i64 %begin, i64 %end, i64 %tid{passed})
   ret i32 0"""
 
     unpack = "".join(
@@ -93,9 +100,9 @@ declare i32 @omp_get_num_threads()
 @PyExc_TypeError = external global ptr
 @PyExc_RuntimeError = external global ptr
 @_Py_NoneStruct = external global i8
+@message = external global i8
+@raised_message = external global i8
 {declaration}
-
-{_message(name, args)}
 
 define internal i32 @body(i64 %begin, i64 %end, i64 %tid{formal}) {{{call}
 }}
@@ -152,19 +159,12 @@ team:
 """
 
 
-def quoted(symbol: str) -> str:
-    """`symbol` as it is written in IR."""
-    return '"' + symbol + '"'
-
-
-def _message(name: str, args: Sequence[str]) -> str:
+@functools.cache
+def messages(name: str, args: tuple[str, ...]) -> dict[str, bytes]:
+    """The texts that a wrapper refers to, by symbol, for the kernel `name`. They live as long as the process."""
     kinds = "".join(f", {kind}" for kind in args)
     wrong = f"{name}: launch(threads, n{kinds}) takes {len(args) + 2} arguments, got %zd"
-    return _string("message", wrong) + "\n" + _string("raised_message", f"{name}: the kernel raised an exception")
-
-
-def _string(symbol: str, text: str) -> str:
-    return f'@{symbol} = private constant [{len(text) + 1} x i8] c"{text}\\00"'
+    return {"message": wrong.encode(), "raised_message": f"{name}: the kernel raised an exception".encode()}
 
 
 def _python_function(args: Sequence[str], passed: str) -> str:
