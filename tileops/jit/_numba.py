@@ -23,6 +23,7 @@ from numba import types
 
 from tileops.jit.cpu.elf import undefined_symbols
 from tileops.jit.cpu.target import CpuTarget, cpu_target, target_machine
+from tileops.jit.cpu.wrapper import BODY
 from tileops.jit.lang import context as lang_context
 from tileops.jit.lang.words import VecType
 
@@ -41,14 +42,12 @@ class CompiledFunction:
     """Object code of one function.
 
     Attributes:
-        object: ELF bytes, position independent.
-        symbol: name of the function in it.
+        object: ELF bytes, position independent; the function in it is called `wrapper.BODY`.
         convention: ``"numba"``: ``i32 f(ptr result, ptr error, args...)``; ``"c"``: ``void f(args...)``.
         undefined: symbols that the loader must supply.
     """
 
     object: bytes
-    symbol: str
     convention: Literal["numba", "c"]
     undefined: tuple[str, ...]
 
@@ -89,7 +88,7 @@ def private_names_fit() -> bool:
     except (ImportError, AttributeError, TypeError) as error:
         log.warning("Numba %s lacks %s; using its public interface", numba.__version__, error)
         return False
-    if probe.symbol.encode() not in probe.object or probe.undefined:
+    if BODY.encode() not in probe.object or probe.undefined:
         log.warning("Numba %s emits an unexpected object; using its public interface", numba.__version__)
         return False
     return True
@@ -217,8 +216,11 @@ def _private_names() -> Any:
         def compile(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> CompiledFunction:
             self.target.refresh()
             result = compiler.compile_extra(self.typing, self.target, function, signature, types.none, self.flags, {})
-            code = result.library.emit_native_object()
-            return CompiledFunction(code, result.fndesc.llvm_func_name, "numba", undefined_symbols(code))
+            library = result.library
+            library.finalize()
+            library.get_function(result.fndesc.llvm_func_name).name = BODY
+            code = library.emit_native_object()
+            return CompiledFunction(code, "numba", undefined_symbols(code))
 
     return Compiler
 
@@ -251,8 +253,8 @@ def _compile_publicly(function: Callable[..., Any], signature: tuple[Any, ...], 
             f"{numba.__version__} a second target ({target}) needs a process of its own"
         )
     compiled = numba.cfunc(types.void(*signature), error_model="numpy")(function)
-    symbol = compiled.native_name
     module = llvm.parse_assembly(compiled.inspect_llvm())
+    module.get_function(compiled.native_name).name = BODY
     machine = target_machine(target)
     code = machine.emit_object(module)
-    return CompiledFunction(code, symbol, "c", undefined_symbols(code))
+    return CompiledFunction(code, "c", undefined_symbols(code))
