@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from tileops import jit
-from tileops.kernels.gemm import gemm_cpu
+from tileops.kernels.gemm import paths
 from tileops.workloads import demo
 from tileops.workloads.smollm2 import measure
 from tileops.workloads.smollm2.gguf_file import GGUFFile
@@ -68,7 +68,7 @@ def test_exact_layers_compute_the_same_in_float32(model_path: Path) -> None:
     """All that is left of bfloat16 is the head, and the rounding of the weights."""
     weights = load_weights(GGUFFile(model_path), torch.bfloat16)
     ours = TileOpsDecoder(weights, 64, exact_layers=(1, 1))
-    assert {packed.layout for packed in ours.packs[:-1]} == {gemm_cpu.NARROWED}
+    assert {packed.layout for packed in ours.packs[:-1]} == {paths.NARROWED}
     values = replace(
         weights,
         layers=tuple(layer.to(torch.float32) for layer in weights.layers),

@@ -17,7 +17,7 @@ from tileops.errors import SettingsError
 from tileops.gemm import GemmFwdOp
 from tileops.jit import cpu_target
 from tileops.kernels.base import TensorSpec
-from tileops.kernels.gemm import gemm_cpu
+from tileops.kernels.gemm import paths
 from tileops.kernels.gemm.call_spec import GemmCall
 from tileops.kernels.gemm.gemm_cpu import GemmCpuKernel
 from tileops.workloads import gemm, inputs
@@ -120,7 +120,7 @@ def test_long_sums_and_many_blocks(dtype: torch.dtype) -> None:
 
 def test_so_many_rows_that_b_is_packed_first() -> None:
     a, b = operands(1100, 70, 90, torch.bfloat16)
-    assert gemm_cpu.path(call_of(a.cpu(), b.cpu())).pack_b
+    assert paths.path(call_of(a.cpu(), b.cpu())).pack_b
     check(GemmFwdOp()(a, b), gemm.gemm(a, b), controls=True)
 
 
@@ -273,7 +273,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype) -> None
 
 def test_sizes_and_strides_are_not_compiled_in() -> None:
     for dtype in FLOATS:
-        layouts = (None, *gemm_cpu.packed_layouts(str(dtype).removeprefix("torch.")))
+        layouts = (None, *paths.packed_layouts(str(dtype).removeprefix("torch.")))
         seen = set()
         for m in (1, 2, 3, 4, 5, 9, 16, 17, 31, 32, 33, 64, 200, 300, 512, 600, 1000, 2000):
             for n, k in ((1, 1), (64, 64), (100, 577), (4096, 4096)):

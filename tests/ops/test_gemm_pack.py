@@ -19,7 +19,7 @@ from tileops import settings
 from tileops.errors import CheckError, SettingsError
 from tileops.gemm import GemmFwdOp, PackedWeight, pack
 from tileops.jit import cpu_target
-from tileops.kernels.gemm import gemm_cpu
+from tileops.kernels.gemm import paths
 from tileops.kernels.gemm.gemm_cpu import GemmCpuKernel
 from tileops.ops.gemm.pack import find_pack, packs
 from tileops.workloads import gemm, inputs
@@ -55,7 +55,7 @@ def test_every_layout_of_the_weight(dtype: torch.dtype, trans_b: bool) -> None:
     if dtype == torch.bfloat16:
         for name, view in inputs.layouts(b.float()):
             packed = pack(view, trans_b=trans_b)
-            assert packed.layout == gemm_cpu.NARROWED
+            assert packed.layout == paths.NARROWED
             check(GemmFwdOp(trans_b=trans_b)(a.float(), view), want, context=f"{name}, widened")
 
 
@@ -65,7 +65,7 @@ def test_float32_weights_of_bfloat16_values_take_half_the_memory(m: int) -> None
     for n, k in ((1, 1), (16, 32), (70, 577)):
         a, b = operands_with_narrow_weight(m, n, k)
         packed = pack(b)
-        assert packed.layout == gemm_cpu.NARROWED
+        assert packed.layout == paths.NARROWED
         assert packed.nbytes == pack(b.bfloat16()).nbytes
         one, two = (at_threads(count, lambda a=a, b=b: op(a, b)) for count in (1, 2))
         check(one, gemm.gemm(a, b), context=f"M={m} N={n} K={k}")
@@ -73,7 +73,7 @@ def test_float32_weights_of_bfloat16_values_take_half_the_memory(m: int) -> None
         # Integers that need all of float32's bits on the left and all of bfloat16's on the right.
         a, b = ((x * scale).round().clamp(-most, most) for x, scale, most in ((a, 1 << 15, 1 << 16), (b, 30, 255)))
         packed = pack(b)
-        assert packed.layout == gemm_cpu.NARROWED
+        assert packed.layout == paths.NARROWED
         exact = gemm.gemm(a, b)
         assert torch.equal(op(a, b), exact.float())
 
@@ -89,11 +89,11 @@ def test_refreshing_chooses_the_layout_again() -> None:
         a, b = operands_with_narrow_weight(m, 40, 65)
         packed, narrow = pack(b), b.clone()
         small = packed.nbytes
-        for value, layout in ((0.1, "panels16-f32"), (2.0, gemm_cpu.NARROWED), (torch.nan, "panels16-f32")):
+        for value, layout in ((0.1, "panels16-f32"), (2.0, paths.NARROWED), (torch.nan, "panels16-f32")):
             b[39, 64] = value
             packed.refresh()
             assert packed.layout == layout
-            assert packed.nbytes == small * (1 if layout == gemm_cpu.NARROWED else 2)
+            assert packed.nbytes == small * (1 if layout == paths.NARROWED else 2)
             check(op(a, b), gemm.gemm(a, b), context=f"M={m} {value}")
         b.copy_(narrow)
         packed.refresh()
@@ -398,5 +398,5 @@ def test_an_unknown_layout_is_refused() -> None:
     a, b = cpu_operands(2, 4, 8, torch.float32)
     assert "panels16-f32" in str(GemmCpuKernel.refusal(call_of(a, b, packed="other")))
     assert spec_of(b).dtype == "float32"
-    assert gemm_cpu.packed_layouts("float16") == ("panels16-pairs",)
-    assert "panels16-pairs" in str(GemmCpuKernel.refusal(call_of(a.half(), b.half(), packed=gemm_cpu.NARROWED)))
+    assert paths.packed_layouts("float16") == ("panels16-pairs",)
+    assert "panels16-pairs" in str(GemmCpuKernel.refusal(call_of(a.half(), b.half(), packed=paths.NARROWED)))

@@ -17,7 +17,7 @@ from tileops.elementwise import SiluAndMulFwdOp
 from tileops.errors import CheckError
 from tileops.gemm import GemmFwdOp, pack
 from tileops.kernels.base import DeviceFacts
-from tileops.kernels.gemm.gemm_cpu import packed_layouts
+from tileops.kernels.gemm.paths import packed_layouts
 from tileops.moe import SharedExpertMLPFwdOp
 from tileops.ops.planned import PlannedCall, planned_calls
 from tileops.workloads import inputs

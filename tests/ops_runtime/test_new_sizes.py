@@ -32,10 +32,8 @@ from tileops.rope import RoPEFwdOp
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-#: What an op and a dtype may compile, whatever sizes come.
+#: What an op and a dtype may compile, whatever sizes come, with what only rearranges an operand.
 KERNELS = 8
-#: Parts of a kernel that only rearrange an operand before it is multiplied.
-COPIES = ("pack_a", "pack_b", "dense_a", "dense_b")
 
 Shapes = Callable[[random.Random], tuple[tuple[int, ...], ...]]
 
@@ -47,6 +45,7 @@ def _rows(rng: random.Random) -> tuple[tuple[int, ...], ...]:
 
 def _matrices(rng: random.Random) -> tuple[tuple[int, ...], ...]:
     k = rng.randint(1, 5000)
+    k = rng.choice((k, -(-k // 32) * 32))  # AMX reads whole tiles of rows where they lie
     return (rng.choice((rng.randint(1, 40), rng.randint(1, 3000))), k), (rng.randint(1, 5000), k)
 
 
@@ -116,12 +115,9 @@ def _choice(op: Op, site: str, call: Any) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_300_shapes_need_few_kernels(name: str, dtype: torch.dtype) -> None:
     programs: set[Any] = set()
-    copies: set[Any] = set()
     for op, site, call in _specs(name, dtype, 300, strided=False):
-        for part, program in _choice(op, site, call)[2].items():
-            (copies if part in COPIES else programs).add(program)
+        programs.update(_choice(op, site, call)[2].values())
     assert len(programs) <= KERNELS, sorted(map(str, programs))
-    assert len(copies) <= len(COPIES), sorted(map(str, copies))
 
 
 @pytest.mark.in_tree_kernels

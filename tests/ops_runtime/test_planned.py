@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from tileops import manifest
-from tileops.kernels.gemm.gemm_cpu import packed_layouts
+from tileops.kernels.gemm.paths import packed_layouts
 from tileops.manifest.workload import cases
 from tileops.ops.planned import PlannedCall, device_for, op_class, planned_calls
 

@@ -18,7 +18,7 @@ from tileops import backend, manifest
 from tileops.backend import registry
 from tileops.errors import CheckError, DispatchError, OpNotAvailableError
 from tileops.kernels.base import CallSpec, DeviceFacts, Kernel, TensorSpec
-from tileops.kernels.gemm.gemm_cpu import packed_layouts
+from tileops.kernels.gemm.paths import packed_layouts
 from tileops.manifest.workload import AbstractTensor, Call, cases
 from tileops.ops import dispatch, selection
 from tileops.ops.base import Op

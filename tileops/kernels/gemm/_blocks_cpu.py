@@ -16,7 +16,7 @@ from typing import Any
 
 from tileops.jit import lang
 from tileops.kernels.gemm import _forms, _tiles_cpu
-from tileops.kernels.gemm.gemm_cpu import SMALL_B
+from tileops.kernels.gemm.paths import SMALL_B
 
 
 def _chunk_source(dtype: str, form: str, source: str) -> Any:
@@ -123,9 +123,11 @@ def blocks(
     rows_first = a_form != form
     tile_bytes = MR * NV * width * 4
 
-    def body(begin, end, tid, A, a_row, a_per_k, pitch, B, ldb, D, ldd, M, N, K, MC, NC, KC, scratch, per_thread):
+    def body(
+        begin, end, tid, A, a_row, a_per_k, pitch, B, ldb, D, ldd, M, N, K, MC, NC, KC, scratch, per_thread, fetch
+    ):
         # A row of A takes a_row bytes and an element of k a_per_k: in packed row blocks, or where the rows
-        # lie.
+        # lie. With `fetch` 0 the tile fetches, again and again, what it has just read.
         start()
         own = scratch + tid * per_thread
         sums = own + (1 - in_place) * NC * KC * per_k // width
@@ -171,8 +173,8 @@ def blocks(
                         ldd,
                         rows - i,
                         columns - p * width,
-                        ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps),
-                        stride if in_place else ldb,
+                        ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps) if fetch else panel,
+                        (stride if in_place else ldb) * fetch,
                     )
         finish()
 

@@ -20,20 +20,40 @@ so that three products do instead of six.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+import math
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
+from typing import Any
 
 from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit import cpu_target, parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.base import Config, Kernel
+from tileops.kernels.gemm import paths
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
+from tileops.kernels.gemm.paths import (
+    COLUMNS,
+    DTYPES,
+    ELEMENT_BYTES,
+    NARROWED,
+    ON_AMX,
+    RATE,
+    ROW_CLASSES,
+    STEP,
+    Path,
+    Sizes,
+    few_rows,
+    packed_layouts,
+    path,
+    path_of,
+    rows_at_once,
+)
 from tileops.kernels.gemm.scratch import give, take
 
-DTYPES = ("float32", "bfloat16", "float16")
-
-COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are padded
+#: Bytes per nanosecond of one thread that streams weights.
+_STREAM = 14.0
 _GEMM = "tileops.kernels.gemm"
 _SCRATCH_ALIGN = 64
 
@@ -41,30 +61,8 @@ _SCRATCH_ALIGN = 64
 _AHEAD_BYTES = 1024
 #: Rows of an unpacked B that few rows of A meet at a time.
 _DOT_ROWS = 4
-#: The most rows of A for which AMX reads rows of an unpacked B where they lie.
-_STREAMED_ROWS = 96
-#: Above this many rows of A an unpacked B is packed as a whole before it is used.
-_PACK_ALL_ABOVE = 1024
-#: Bytes per nanosecond of one thread that streams weights; multiplications per nanosecond of one thread by
-#: form.
-_STREAM = 14.0
-_RATE = {"f32": 80.0, "pairs": 160.0, "parts1": 800.0, "parts2": 300.0, "parts3": 150.0}
-_RATE_OF_THREE_PARTS_AND_ONE = 260.0
-#: Bytes of an element of B in panels.
-_PANEL_BYTES = {"f32": 4, "pairs": 2, "parts1": 2, "parts2": 4, "parts3": 6}
-#: Bytes of packed B up to which every thread may read all of it.
-SMALL_B = 8 << 20
-
-
-#: Layout of packed float32 weights whose values all are finite bfloat16.
-NARROWED = "panels16-bf16"
-
-
-def packed_layouts(dtype: str) -> tuple[str, ...]:
-    """Names of the layouts in which weights of `dtype` are packed, the one for any values first: the same on every
-    CPU.
-    """
-    return ("panels16-f32", NARROWED) if dtype == "float32" else ("panels16-pairs",)
+#: What AMX fetches ahead of an unpacked B, in pairs of rows at each step.
+_ROWS_AHEAD = 4
 
 
 def panel_stride(itemsize: int, k: int) -> int:
@@ -99,118 +97,10 @@ def _pack_b(dtype: str, form: str) -> Program:
     return Program.of(f"{_GEMM}._forms:pack_panels", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, form=form)
 
 
-@dataclass(frozen=True)
-class Path:
-    """The way a call takes.
-
-    Attributes:
-        kind: see the module.
-        form: what the register tile of `blocks` finds in panels (see `_forms`).
-        a_form: what it finds in row blocks.
-        source: what `blocks` finds as B: "rows", "raw" (a packed weight in another form), "panels".
-        pack_a: A is packed into row blocks first; AMX can also read rows where they lie.
-        dense_a: A must be copied to dense rows first.
-        a_dtype: storage format of A after that: with few rows half precisions are widened once, not at every use.
-        b_dtype: storage format of B.
-        dense_b: B likewise.
-        pack_b: B is packed as a whole first.
-    """
-
-    kind: Literal["dot", "panels", "stream", "blocks"]
-    form: str
-    a_form: str
-    source: str
-    pack_a: bool
-    dense_a: bool
-    a_dtype: str
-    b_dtype: str
-    dense_b: bool
-    pack_b: bool
-
-    @property
-    def a_size(self) -> int:
-        """Bytes of an element of A as the multiplication reads it."""
-        return 4 if self.a_dtype == "f32" else 2
-
-    @property
-    def b_size(self) -> int:
-        """Bytes of an element of B."""
-        return 4 if self.b_dtype == "f32" else 2
-
-    @property
-    def rate(self) -> float:
-        """Multiplications per nanosecond of one thread."""
-        return _RATE[self.form] if self.a_form == self.form else _RATE_OF_THREE_PARTS_AND_ONE
-
-
-def _form(dtype: str) -> str:
-    target = cpu_target()
-    if target.has_amx:
-        return {"bf16": "parts1", "f16": "parts2", "f32": "parts3"}[dtype]
-    return "pairs" if dtype == "bf16" and target.has_avx512bf16 else "f32"
-
-
-def _few_rows(dtype: str, b_dtype: str) -> int:
-    """The most rows of A for which streaming B beats packing A."""
-    if b_dtype != "bf16" or not cpu_target().has_amx:
-        return 16
-    return 4 if dtype == "bf16" else 8
-
-
-def path(call: GemmCall) -> Path:
-    """The way that `call` takes on this CPU; remembered, as choosing, building and binding a kernel ask in turn."""
-    target = cpu_target()
-    known: tuple[Any, Path] | None = call.__dict__.get("_path")
-    if known is None or known[0] is not target:
-        known = call.__dict__["_path"] = target, _path(call)
-    return known[1]
-
-
-def _path(call: GemmCall) -> Path:
-    m, n, k = call.mnk
-    dtype = call.a.short
-    b_dtype = "bf16" if call.packed == NARROWED else dtype
-    form = a_form = _form(dtype)
-    few = m <= _few_rows(dtype, b_dtype)
-    if few and form in ("parts2", "parts3"):
-        form = a_form = "f32"
-    elif form == "parts3" and b_dtype == "bf16":
-        form = "parts1"
-    widen = few and m > 1 and dtype != "f32" and form == "f32"
-    a_dtype = "f32" if widen else dtype
-    dense_a = k > 1 and call.a_strides[1] != 1
-    pack_a = dense_a or a_form != "parts1" or not _readable_as_tiles(call)
-    if call.packed is not None:
-        raw = "f32" if b_dtype == "f32" else "pairs"
-        in_form = raw == form or (b_dtype == "bf16" and form == "parts1")
-        if few:
-            return Path("panels", form, form, "raw", False, dense_a or widen, a_dtype, b_dtype, False, False)
-        source = "panels" if in_form else "raw"
-        return Path("blocks", form, a_form, source, pack_a, dense_a, dtype, b_dtype, False, False)
-    dense_b = k > 1 and call.b_strides[0] != 1
-    if form == "parts1" and not few and m <= _STREAMED_ROWS and k % STEP == 0 and n >= 32 and not dense_b:
-        return Path("stream", form, form, "rows", True, dense_a, dtype, dtype, False, False)
-    if few:
-        return Path("dot", form, form, "rows", False, dense_a or widen, a_dtype, dtype, dense_b, False)
-    pack_all = m > _PACK_ALL_ABOVE
-    return Path(
-        "blocks", form, form, "panels" if pack_all else "rows", pack_a, dense_a, dtype, dtype, dense_b, pack_all
-    )
-
-
-def _readable_as_tiles(call: GemmCall) -> bool:
-    """Whether AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the
-    cache.
-    """
-    m, _, k = call.mnk
-    pitch = call.a_strides[0] * call.a.itemsize
-    return m % 32 == 0 and k % STEP == 0 and pitch % 2048 != 0
-
-
 def _tiles_of(form: str) -> dict[str, tuple[int, ...]]:
     """Values of the tile parameters for a form."""
     lanes = cpu_target().lanes
-    if form.startswith("parts"):
+    if form in ON_AMX:
         return {"MR": (32,), "NV": (2,), "KC": (256, 384, 512, 1024, 2048), "prefetch": (0, 1, 4)}
     shapes = {16: ((6, 12, 14), (2, 4)), 8: ((4, 6), (1,)), 4: ((2, 3), (1,))}[lanes]
     return {"MR": shapes[0], "NV": shapes[1], "KC": (256, 384, 512, 1024), "prefetch": (0, 1)}
@@ -226,23 +116,17 @@ def _fits(config: Any, call: GemmCall) -> bool:
     if any(config[name] not in known for name, known in values.items()):
         return False
     registers = config["MR"] * config["NV"] * (COLUMNS // cpu_target().lanes)
-    return config["MC"] % config["MR"] == 0 and (chosen.form.startswith("parts") or registers <= 28)
+    return config["MC"] % config["MR"] == 0 and (chosen.form in ON_AMX or registers <= 28)
 
 
-def _rows_at_once(call: GemmCall) -> int:
-    """Rows of a unit on AMX: half of 512 where units go by rows (see `_blocks_cpu`), for two threads to share."""
-    m, n, k = call.mnk
-    chosen = path(call)
-    small = n * k * _PANEL_BYTES[chosen.form] <= SMALL_B
-    return 256 if chosen.source == "panels" and small and 256 <= m <= 512 else 512
-
-
-def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
-    m, native = call.mnk[0], chosen.form in ("pairs", "parts1")
+def _few_rows_program(m: int, chosen: Path) -> Program:
+    native = chosen.form in ("pairs", "parts1")
     options: dict[str, Any]
     if chosen.kind == "dot":
-        options = {"MT": 1 if m == 1 else 2 if m == 2 else 4, "NT": _DOT_ROWS, "unroll": 4 if m == 1 else 1}
-        options["prefetch"] = _DOT_ROWS if m <= 4 else 1
+        # One or two rows, and the few more where AMX serves the rest, have all of B fetched ahead.
+        ahead = m <= 2 or few_rows(cpu_target(), chosen.dtype, chosen.dtype) <= 4
+        options = {"MT": 1 if m == 1 else 2 if ahead else 4, "NT": _DOT_ROWS, "unroll": 4 if m == 1 else 1}
+        options["prefetch"] = _DOT_ROWS if ahead else 1
     else:
         tile_rows, tile_panels = _panel_tile(m)
         options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "ahead_bytes": _AHEAD_BYTES}
@@ -250,7 +134,7 @@ def _few_rows_program(call: GemmCall, chosen: Path) -> Program:
     return Program.of(
         f"{_GEMM}._rows_cpu:{chosen.kind}",
         ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
-        dtype=call.a.short, a_dtype=chosen.a_dtype, native_pairs=native, **options,
+        dtype=chosen.dtype, a_dtype=chosen.a_dtype, native_pairs=native, **options,
     )  # fmt: skip
 
 
@@ -259,6 +143,13 @@ def _panel_tile(m: int) -> tuple[int, int]:
     if cpu_target().lanes < 16:
         return (1 if m == 1 else 2 if m == 2 else 4), 1
     return next(tile for tile in ((1, 6), (2, 6), (4, 4), (8, 2), (16, 1)) if m <= tile[0] or tile[0] == 16)
+
+
+def _compiled_prefetch(chosen: Path, prefetch: int) -> int:
+    """What the program of `blocks` fetches ahead. On AMX unpacked B needs one program, which may be told to fetch
+    nothing: it has the time.
+    """
+    return prefetch or (_ROWS_AHEAD if chosen.form in ON_AMX and chosen.source == "rows" else 0)
 
 
 class GemmCpuKernel(Kernel, GemmFwdInterface):
@@ -284,6 +175,12 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         },
     )
 
+    def __init__(self, config: Config, entries: Mapping[str, Any]) -> None:
+        super().__init__(config, entries)
+        self._mr, self._mc, self._nc, self._kc = (int(config[name]) for name in ("MR", "MC", "NC", "KC"))
+        self._nr = int(config["NV"]) * COLUMNS
+        self._fetch = 1 if config["prefetch"] else 0
+
     @classmethod
     def refusal(cls, call: GemmCall) -> str | None:
         if call.a.dtype not in DTYPES:
@@ -297,40 +194,46 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     def compile_class(cls, call: GemmCall) -> Hashable:
         if call.a.dtype not in DTYPES:
             return None
-        m = call.mnk[0]
-        # The numbers of rows that `default_config` and `programs` tell apart.
-        rows = m if m <= COLUMNS else 64 if m <= 64 else 255 if m < 256 else 256
-        return path(call), call.a.dtype, call.packed, rows, _rows_at_once(call), cpu_target().lanes
+        return paths.compile_class(cpu_target(), *call.mnk, path(call))
 
     def resized(self, call: GemmCall) -> Callable[..., Callable[..., None] | None] | None:
         if call.packed is not None:
             return None
-        of, dtype, weight = TensorSpec.contiguous, call.a.dtype, call.b
-        same = {item.name: getattr(call, item.name) for item in fields(call)}
-        own_class = self.compile_class(call)
+        target, dtype, own = cpu_target(), call.a.short, self.compile_class(call)
+        trans_a, trans_b = call.trans_a, call.trans_b
+        rows = bisect_left(ROW_CLASSES, call.mnk[0])
+        least = ROW_CLASSES[rows - 1] + 1 if rows else 0
+        most = ROW_CLASSES[rows] if rows < len(ROW_CLASSES) else sys.maxsize
 
         def at(a: tuple[int, ...], b: tuple[int, ...], d: tuple[int, ...]) -> Callable[..., None] | None:
-            tensors = {"a": of(dtype, a), "b": weight if b == weight.shape else of(dtype, b), "d": of(dtype, d)}
-            other = GemmCall.made({**same, **tensors})
-            return self.bind(other) if self.compile_class(other) == own_class else None
+            m, n = d
+            if not least <= m <= most:
+                return None
+            k = a[0] if trans_a else a[1]
+            sizes = Sizes(m, n, k, *((1, m) if trans_a else (k, 1)), *((k, 1) if trans_b else (1, n)))
+            chosen = path_of(target, sizes, dtype, None)
+            if paths.compile_class(target, m, n, k, chosen) != own or cpu_target() is not target:
+                return None
+            return self._bind(sizes, chosen)
 
         return at
 
     @classmethod
     def default_config(cls, call: GemmCall) -> Config:
-        form = path(call).form
-        if path(call).a_form != form:
-            nc = 512 if call.mnk[0] >= 256 else 64
-            return {"MR": 32, "NV": 2, "MC": _rows_at_once(call), "NC": nc, "KC": 512, "prefetch": 0}
-        if form.startswith("parts"):
-            parts, many = int(form[-1]), call.mnk[0] >= 256
+        chosen, m = path(call), call.mnk[0]
+        form = chosen.form
+        if chosen.a_form != form:
+            nc = 512 if m >= 256 else 64
+            return {"MR": 32, "NV": 2, "MC": rows_at_once(*call.mnk, chosen), "NC": nc, "KC": 512, "prefetch": 0}
+        if form in ON_AMX:
+            parts, many = int(form[-1]), m >= 256
             # Rows of an unpacked B with a power-of-two stride share few cache sets: fetching many ahead
             # evicts them.
-            prefetch = (0 if many else 4) if path(call).source == "rows" else 1
+            prefetch = (0 if many else _ROWS_AHEAD) if chosen.source == "rows" else 1
             # Panels that one or two row blocks use need not stay in the first-level cache.
-            kc = 256 if parts > 1 else 512 if call.mnk[0] > 64 else 2048
+            kc = 256 if parts > 1 else 512 if m > 64 else 2048
             nc = 256 if many else 64
-            return {"MR": 32, "NV": 2, "MC": _rows_at_once(call), "NC": nc, "KC": kc, "prefetch": prefetch}
+            return {"MR": 32, "NV": 2, "MC": rows_at_once(*call.mnk, chosen), "NC": nc, "KC": kc, "prefetch": prefetch}
         lanes = cpu_target().lanes
         if lanes == 16:
             kc = 1024 if form == "pairs" else 384
@@ -339,8 +242,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     @classmethod
     def programs(cls, call: GemmCall, config: Config) -> dict[str, Program]:
-        chosen = path(call)
-        dtype = call.a.short
+        chosen, m = path(call), call.mnk[0]
+        dtype = chosen.dtype
         found: dict[str, Program] = {}
         if chosen.dense_a:
             found["dense_a"] = dense_program(dtype, chosen.a_dtype)
@@ -351,13 +254,13 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             found["main"] = Program.of(
                 f"{_GEMM}._stream_cpu:streamed_rows",
                 ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
-                panels=1 if call.mnk[0] <= COLUMNS else 2,
+                panels=1 if m <= COLUMNS else 2,
             )
             return found
         if chosen.kind != "blocks":
-            found["main"] = _few_rows_program(call, chosen)
+            found["main"] = _few_rows_program(m, chosen)
             return found
-        amx = chosen.form.startswith("parts")
+        amx = chosen.form in ON_AMX
         pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
         options = {"parts": int(chosen.a_form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
         if chosen.pack_a:
@@ -368,25 +271,23 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             found["pack_b"] = _pack_b(dtype, chosen.form)
         found["main"] = Program.of(
             f"{_GEMM}._blocks_cpu:blocks",
-            ["ptr", "i64", "i64", "i64", "ptr", "i64", "ptr", *["i64"] * 7, "ptr", "i64"],
+            ["ptr", "i64", "i64", "i64", "ptr", "i64", "ptr", *["i64"] * 7, "ptr", "i64", "i64"],
             dtype=dtype, b_dtype=chosen.b_dtype, a_form=chosen.a_form, form=chosen.form, source=chosen.source,
-            MR=config["MR"], NV=config["NV"], prefetch=config["prefetch"],
+            MR=config["MR"], NV=config["NV"], prefetch=_compiled_prefetch(chosen, int(config["prefetch"])),
         )  # fmt: skip
         return found
 
     def bind(self, call: GemmCall) -> Callable[..., None]:
-        if call.mnk[2] == 0:
+        return self._bind(Sizes.of(call), path(call))
+
+    def _bind(self, sizes: Sizes, chosen: Path) -> Callable[..., None]:
+        if sizes.k == 0:
             return lambda a, b, d: d.zero_()
-        chosen = path(call)
-        binder = {
-            "dot": self._bind_few,
-            "panels": self._bind_few,
-            "stream": self._bind_stream,
-            "blocks": self._bind_blocks,
-        }[chosen.kind]
-        launch, own_scratch = binder(call, chosen)
+        kind = chosen.kind
+        binder = self._bind_blocks if kind == "blocks" else self._bind_stream if kind == "stream" else self._bind_few
+        launch, own_scratch = binder(sizes, chosen)
         if chosen.dense_a or chosen.dense_b:
-            return self._with_dense_operands(call, chosen, launch, own_scratch)
+            return self._with_dense_operands(sizes, chosen, launch, own_scratch)
         if own_scratch is None:
             return lambda a, b, d: launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), 0)
 
@@ -399,16 +300,16 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     # -- the ways of a call ----------------------------------------------------------------------------------------
 
-    def _bind_few(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
-        m, n, k = call.mnk
-        size = call.a.itemsize
+    def _bind_few(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
+        m, n, k = sizes[:3]
+        size = chosen.size
         main = self.entries["main"].launch
         team = parallel.team
-        limit = parallel.limit(n * k * chosen.b_size / _STREAM + m * n * k / _RATE["f32"])
-        lda = _padded_row(k, chosen.a_size) if chosen.dense_a else call.a_strides[0] * size
+        limit = parallel.limit(n * k * chosen.b_size / _STREAM + m * n * k / RATE["f32"])
+        lda = _padded_row(k, chosen.a_size) if chosen.dense_a else sizes.a_row * size
         ldd = n * size
         if chosen.kind == "dot":
-            ldb = _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
+            ldb = _padded_row(k, size) if chosen.dense_b else sizes.b_row * size
             units = -(-n // _DOT_ROWS)
         else:
             ldb = panel_stride(chosen.b_size, k)
@@ -419,63 +320,62 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         return launch, None
 
-    def _bind_stream(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
-        m, n, k = call.mnk
-        lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
-        ldb, ldd = call.b_strides[1] * call.b.itemsize, n * call.d.itemsize
+    def _bind_stream(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
+        m, n, k = sizes[:3]
+        size = chosen.size
+        lda = _padded_row(k, size) if chosen.dense_a else sizes.a_row * size
+        ldb, ldd = sizes.b_row * size, n * size
         panels, stride = 1 if m <= COLUMNS else _round_up(-(-m // COLUMNS), 2), panel_stride(2, k)
         pack_a, main = self.entries["pack_a"].launch, self.entries["main"].launch
         team, limit = parallel.team, parallel.limit(n * k * 2 / _STREAM)
         pack_limit = parallel.limit(m * k * 2 / _STREAM)
+        units, steps = -(-n // 32), k // STEP
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
             pack_a(team(pack_limit), panels, a, lda, m, k, scratch, stride)
-            main(team(limit), -(-n // 32), scratch, stride, b, ldb, d, ldd, m, n, k // STEP)
+            main(team(limit), units, scratch, stride, b, ldb, d, ldd, m, n, steps)
 
         return launch, lambda: panels * stride
 
-    def _bind_blocks(self, call: GemmCall, chosen: Path) -> tuple[_Launch, _Scratch]:
-        m, n, k = call.mnk
-        size = call.a.itemsize
-        config = {name: int(value) for name, value in self.config.items()}
-        mr, nr = config["MR"], config["NV"] * COLUMNS
-        per_k = {"f32": 64, "pairs": 32}.get(chosen.form) or 32 * int(chosen.form[-1])
-        a_row = {"f32": 4, "pairs": 2}.get(chosen.a_form) or 2 * int(chosen.a_form[-1])
+    def _bind_blocks(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
+        m, n, k = sizes[:3]
+        size, mr, nr = chosen.size, self._mr, self._nr
+        per_k, a_row = ELEMENT_BYTES[chosen.form] * COLUMNS, ELEMENT_BYTES[chosen.a_form]
         padded_k = _round_up(k, STEP)
         limit = parallel.limit(m * n * k / chosen.rate)
         team = parallel.team
 
-        chunks = max(1, round(k / config["KC"]))
-        kc = _round_up(-(-k // chunks), STEP)
-        row_blocks = -(-m // config["MC"])
+        chunks = round(k / self._kc) or 1
+        kc = padded_k if chunks == 1 else _round_up(-(-k // chunks), STEP)
+        row_blocks = -(-m // self._mc)
         mc = _round_up(-(-m // row_blocks), mr)
-        nc = _columns_of_a_block(n, nr, config["NC"], row_blocks, max(1, team(limit)))
+        nc = _columns_of_a_block(n, nr, self._nc, row_blocks, team(limit) or 1)
         units = row_blocks * -(-n // nc)
 
-        in_place = chosen.source == "panels"
         tile = mr * nr * 4
-        sums = tile * (1 if k <= kc else (mc // mr) * (nc // nr))
-        per_thread = _round_up((0 if in_place else nc * kc * per_k // COLUMNS) + sums, 4096)
-        a_rows = 16 if chosen.form.startswith("parts") else mr
+        sums = tile if k <= kc else tile * (mc // mr) * (nc // nr)
+        per_thread = _round_up((0 if chosen.source == "panels" else nc * kc * per_k // COLUMNS) + sums, 4096)
+        a_rows = 16 if chosen.form in ON_AMX else mr
         a_units = -(-_round_up(m, mr) // a_rows)
         a_stride = padded_k * a_row * a_rows
         a_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN) if chosen.pack_a else 0
         b_stride = per_k * padded_k
         b_units = packed_panels(n) if chosen.pack_b else 0
-        b_bytes = b_units * b_stride
 
-        lda = _row_bytes(call.a, k, call.a_strides[0], chosen.dense_a)
-        rows_ldb = 0 if call.packed else _row_bytes(call.b, k, call.b_strides[1], chosen.dense_b)
-        ldb = b_stride if chosen.pack_b else panel_stride(chosen.b_size, k) if call.packed else rows_ldb
+        lda = _padded_row(k, size) if chosen.dense_a else sizes.a_row * size
+        rows_ldb = 0 if chosen.packed else _padded_row(k, size) if chosen.dense_b else sizes.b_row * size
+        ldb = b_stride if chosen.pack_b else panel_stride(chosen.b_size, k) if chosen.packed else rows_ldb
         ldd = n * size
-        a_layout = (padded_k * a_row, a_row * a_rows, 64) if chosen.pack_a else (lda, size, lda)
-        main = self.entries["main"].launch
-        pack_a = self.entries["pack_a"].launch if chosen.pack_a else None
-        pack_b = self.entries["pack_b"].launch if chosen.pack_b else None
+        a_pitch, a_step, a_line = (padded_k * a_row, a_row * a_rows, 64) if chosen.pack_a else (lda, size, lda)
+        entries, fetch = self.entries, self._fetch
+        main = entries["main"].launch
+        pack_a = entries["pack_a"].launch if chosen.pack_a else None
+        pack_b = entries["pack_b"].launch if chosen.pack_b else None
         pack_limit = parallel.limit(m * k * size / _STREAM)
+        packed_bytes = a_bytes + b_units * b_stride
 
         def scratch_bytes() -> int:
-            return a_bytes + b_bytes + max(1, team(limit)) * per_thread
+            return packed_bytes + (team(limit) or 1) * per_thread
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
             if pack_a is not None:
@@ -485,18 +385,18 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
                 pack_b(team(limit), b_units, b, rows_ldb, n, k, scratch + a_bytes, b_stride)
                 b = scratch + a_bytes
             main(
-                team(limit), units, a, *a_layout, b, ldb, d, ldd, m, n, k, mc, nc, kc,
-                scratch + a_bytes + b_bytes, per_thread,
+                team(limit), units, a, a_pitch, a_step, a_line, b, ldb, d, ldd, m, n, k, mc, nc, kc,
+                scratch + packed_bytes, per_thread, fetch,
             )  # fmt: skip
 
         return launch, scratch_bytes
 
     def _with_dense_operands(
-        self, call: GemmCall, chosen: Path, launch: _Launch, own_scratch: _Scratch
+        self, sizes: Sizes, chosen: Path, launch: _Launch, own_scratch: _Scratch
     ) -> Callable[..., None]:
         """`launch` after copying the operands whose rows are not dense."""
-        m, n, k = call.mnk
-        size = call.a.itemsize
+        m, n, k = sizes[:3]
+        size = chosen.size
         lanes, team = cpu_target().lanes, parallel.team
         copy_a: Any
         copy_b: Any
@@ -508,8 +408,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         def stage(rows: int, row_step: int, k_step: int) -> tuple[Any, ...]:
             return parallel.limit(2 * rows * k), -(-rows // lanes), row_step * size, k_step * size, rows
 
-        a_stage = stage(m, *call.a_strides) if chosen.dense_a else None
-        b_stage = stage(n, call.b_strides[1], call.b_strides[0]) if chosen.dense_b else None
+        a_stage = stage(m, sizes.a_row, sizes.a_step) if chosen.dense_a else None
+        b_stage = stage(n, sizes.b_row, sizes.b_step) if chosen.dense_b else None
         a_bytes = _round_up(m * a_ld, _SCRATCH_ALIGN) if chosen.dense_a else 0
         b_bytes = _round_up(n * b_ld, _SCRATCH_ALIGN) if chosen.dense_b else 0
 
@@ -540,28 +440,24 @@ def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
+@lru_cache(maxsize=1024)
 def _columns_of_a_block(n: int, step: int, wanted: int, row_blocks: int, threads: int) -> int:
     """Width of the column blocks, near `wanted`, that spreads the units over the threads most evenly."""
-    best, least = step, None
-    for blocks in range(1, -(-n // step) + 1):
-        width = _round_up(-(-n // blocks), step)
-        if width > max(2 * wanted, step):
-            continue
-        if 2 * width < wanted and least is not None:
-            break
-        units = row_blocks * -(-n // width)
+    best = most = min(_round_up(2 * wanted, step), _round_up(n, step))
+    least = math.inf
+    width = most
+    while width > 0 and (2 * width >= wanted or width == most):
+        blocks = -(-n // width)
+        width = _round_up(-(-n // blocks), step)  # the narrowest that gives as many blocks
         # The thread with most work has this many columns of result rows.
-        load = -(-units // threads) * min(width, n)
+        load = -(-row_blocks * blocks // threads) * min(width, n)
         cost = load * (1 + 0.1 * abs(width - wanted) / wanted)
-        if least is None or cost < least:
+        if cost < least:
             best, least = width, cost
+        width -= step
     return best
 
 
 def _padded_row(k: int, itemsize: int) -> int:
     """Bytes of a row of a dense copy: whole words of four bytes."""
     return _round_up(k * itemsize, 4)
-
-
-def _row_bytes(operand: TensorSpec, k: int, row_stride: int, copied: bool) -> int:
-    return _padded_row(k, operand.itemsize) if copied else row_stride * operand.itemsize

@@ -11,7 +11,7 @@ import torch
 from tileops import jit
 from tileops.errors import CheckError
 from tileops.jit import Program, parallel
-from tileops.kernels.gemm import gemm_cpu
+from tileops.kernels.gemm import gemm_cpu, paths
 from tileops.ops.dtypes import name_of
 from tileops.ops.gemm import arena
 
@@ -193,7 +193,7 @@ def packs() -> Iterator[PackedWeight]:
 def programs(dtype: str) -> tuple[Program, ...]:
     """What `pack` compiles for weights of a dtype."""
     short = _SHORT[dtype]
-    found = [gemm_cpu.pack_program(short, layout) for layout in gemm_cpu.packed_layouts(dtype)]
+    found = [gemm_cpu.pack_program(short, layout) for layout in paths.packed_layouts(dtype)]
     if len(found) > 1:
         found.append(gemm_cpu.narrowing_program())
     return *found, gemm_cpu.dense_program(short, short)
@@ -251,7 +251,7 @@ def _pack(weight: torch.Tensor, trans_b: bool, into: Packing | None, huge: bool)
         n, k, n_step, k_step = k, n, k_step, n_step
     dtype = name_of(weight.dtype)
     short, size = _SHORT[dtype], weight.element_size()
-    layout = gemm_cpu.packed_layouts(dtype)[0]
+    layout = paths.packed_layouts(dtype)[0]
     if n == 0 or k == 0:
         return Packing(layout, arena.allocate(0))
     limit = parallel.limit(n * k * size / 5.0)
@@ -266,7 +266,7 @@ def _pack(weight: torch.Tensor, trans_b: bool, into: Packing | None, huge: bool)
         )
         source = copy.data_ptr()
     if short == "f32" and _is_bf16(limit, source, row_bytes, n, k):
-        layout, size = gemm_cpu.NARROWED, 2
+        layout, size = paths.NARROWED, 2
     panels, stride = gemm_cpu.packed_panels(n), gemm_cpu.panel_stride(size, k)
     if into is None or into.layout != layout:
         into = Packing(layout, arena.allocate(panels * stride, huge))
