@@ -178,6 +178,7 @@ def test_export_round_trip(tmp_path) -> None:
 
 @pytest.mark.in_tree_kernels
 def test_an_exported_program_runs_in_a_process_that_never_made_the_op(tmp_path) -> None:
+    from tileops.elementwise import AlibiFwdOp, ReluFwdOp
     from tileops.norm import RMSNormFwdOp
 
     class Model(torch.nn.Module):
@@ -185,15 +186,18 @@ def test_an_exported_program_runs_in_a_process_that_never_made_the_op(tmp_path) 
             super().__init__()
             self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 64), requires_grad=False)
             self.norm = RMSNormFwdOp((64,), eps=1e-6)
+            self.relu = ReluFwdOp(inplace=True)
+            self.alibi = AlibiFwdOp(2, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.norm(x, self.weight) * 2
+            return self.relu(self.norm(x, self.weight) * 2) + self.alibi().sum()
 
     model, x = Model(), torch.linspace(-1, 1, 192).view(3, 64)
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(model, (x,)), path)
     code = (
-        "import sys, torch, tileops.norm\n"
+        "import sys, torch, tileops.elementwise\n"
+        "assert not hasattr(torch.ops.tileops, 'no_such_operator')\n"
         "x = torch.linspace(-1, 1, 192).view(3, 64)\n"
         "torch.save(torch.export.load(sys.argv[1]).module()(x), sys.argv[2])"
     )
@@ -201,6 +205,20 @@ def test_an_exported_program_runs_in_a_process_that_never_made_the_op(tmp_path) 
     done = processes.run("-c", code, path, result, env=environment())
     assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(result), model(x))
+
+
+def test_threads_that_ask_for_a_class_at_once_get_one() -> None:
+    code = (
+        "import sys, threading, torch\n"
+        "from tileops import elementwise\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "found = []\n"
+        "threads = [threading.Thread(target=lambda: found.append(elementwise.TanhFwdOp)) for _ in range(4)]\n"
+        "[thread.start() for thread in threads], [thread.join() for thread in threads]\n"
+        "assert found == [elementwise.TanhFwdOp] * 4, found"
+    )
+    done = processes.run("-c", code, env=environment())
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_gradient_formula_is_an_error_at_backward_only() -> None:

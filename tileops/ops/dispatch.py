@@ -25,6 +25,7 @@ import torch
 
 from tileops.errors import BackwardError, CheckError
 from tileops.manifest.adts import ADTValue, to_object
+from tileops.ops import lookup
 from tileops.ops.calling import Slot
 from tileops.ops.dtypes import dtype_of, name_of
 from tileops.ops.effects import FRESH, Effects, check_written
@@ -225,7 +226,7 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
     """
     name = operator_name(cls.__name__) + effects.suffix
     schema = schema_of(name, slots, effects.fresh, effects.writes)
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    lookup.define(_library, schema)
     split = len(slots) - len(held)
 
     def op_of(tensors: Sequence[Any], call: str) -> Op:
@@ -402,6 +403,6 @@ def call(operator: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
 
 
-_library.define("missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+lookup.define(_library, "missing_gradient(Tensor grad, SymInt[] size, str op) -> Tensor")
 _library.impl("missing_gradient", _missing_gradient, "CompositeExplicitAutograd")
 torch.library.register_fake("tileops::missing_gradient", lambda grad, size, op: grad.new_empty(size), lib=_library)

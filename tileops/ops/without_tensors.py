@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tileops.ops import dispatch
+from tileops.ops import dispatch, lookup
 
 if TYPE_CHECKING:
     from tileops.ops.base import Op
@@ -24,19 +24,24 @@ def register(cls: type[Op]) -> None:
     _classes[cls.__name__] = cls
 
 
+def _class(op: str) -> type[Op]:
+    found: type[Op] = _classes.get(op) or lookup.class_named(op)
+    return found
+
+
 def _results(made: Any) -> list[torch.Tensor]:
     return list(made) if isinstance(made, tuple) else [made]
 
 
 def _run(op: str, call: str) -> list[torch.Tensor]:
-    return _results(dispatch.find(_classes[op], call)._eager())
+    return _results(dispatch.find(_class(op), call)._eager())
 
 
 def _fake(op: str, call: str) -> list[torch.Tensor]:
-    return _results(dispatch.find(_classes[op], call)._fake(()))
+    return _results(dispatch.find(_class(op), call)._fake(()))
 
 
-_library.define("without_tensors(str op, str call) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+lookup.define(_library, "without_tensors(str op, str call) -> Tensor[]")
 # The key of operators that have no tensor to tell the backend.
 _library.impl("without_tensors", _run, "BackendSelect")
 torch.library.register_fake("tileops::without_tensors", _fake, lib=_library)
