@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.func import functional_call, grad, jacrev, jvp, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
 
 from tests.ops_runtime.toys import fresh_kernel, make_op
 from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
@@ -237,6 +237,8 @@ def test_transforms_of_an_op_without_a_formula() -> None:
         grad(lambda x: op(x).sum())(x)
     with pytest.raises(BackwardError, match="forward-mode"):
         jvp(op, (x,), (x,))
+    with pytest.raises(BackwardError, match="forward-mode"):  # backwards, and forwards through that
+        hessian(lambda x: op(x).sum())(x)
     # Where nothing is asked of it, an op is a function like any other.
     assert torch.equal(grad(lambda y: (op(x) * y).sum())(x), op(x))
     with torch.no_grad():

@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -258,7 +258,7 @@ def register(cls: type[Op], slots: Sequence[Slot], held: Sequence[str], effects:
                 cls.gradient, [slot.name for slot in slots], outputs, partial(find, cls)
             )
         torch.library.register_autograd(f"tileops::{name}", backward, setup_context=setup_context, lib=_library)
-        _transformable[operator] = transformable(operator, setup_context, backward)
+        _transformable[operator] = transformable(operator, setup_context, backward, partial(_no_tangents, cls.__name__))
     return operator
 
 
@@ -372,10 +372,14 @@ def refuse_tangents(op: str, tensors: Sequence[torch.Tensor | None]) -> None:
     """
     for tensor in tensors:
         if tensor is not None and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
-            raise BackwardError(
-                f"{op}: forward-mode differentiation: the operator has no formula for it. Pass tensors without "
-                f"tangents, or use the PyTorch function that its documentation names"
-            )
+            _no_tangents(op)
+
+
+def _no_tangents(op: str, *context: Any) -> NoReturn:
+    raise BackwardError(
+        f"{op}: forward-mode differentiation: the operator has no formula for it. Pass tensors without "
+        f"tangents, or use the PyTorch function that its documentation names"
+    )
 
 
 def explain_autocast(error: CheckError, tensors: Sequence[torch.Tensor | None]) -> None:

@@ -99,7 +99,10 @@ def autograd_functions(
 
 
 def transformable(
-    operator: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any]
+    operator: Callable[..., Any],
+    setup_context: Callable[..., None],
+    backward: Callable[..., Any],
+    jvp: Callable[..., Any],
 ) -> type[torch.autograd.Function]:
     """A torch operator as the kind of function that ``torch.func`` differentiates: it sees through no operator of a
     library, but through these, and maps over what they call.
@@ -108,6 +111,7 @@ def transformable(
         operator: called with the tensors and the text of the call.
         setup_context: of the operator.
         backward: of the operator.
+        jvp: called where a transform differentiates forwards, as the outer one of `torch.func.hessian` does.
     """
 
     class Transformable(torch.autograd.Function):
@@ -122,6 +126,7 @@ def transformable(
             return backward(_Unwrapped(ctx), *grads)
 
     Transformable.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
+    Transformable.jvp = staticmethod(jvp)  # type: ignore[method-assign]
     return Transformable
 
 
