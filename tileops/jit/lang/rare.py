@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llvmlite import ir
+
 from tileops.jit.lang import context
 from tileops.jit.lang.arith import any_true, select
+from tileops.jit.lang.emitter import Emitter, Kind
 from tileops.jit.lang.values import Lockstep, Value
 
 
@@ -14,7 +17,8 @@ def replace_where(rare: Any, usual: Sequence[Any], function: Callable[..., Seque
     """The values `usual`, with those of ``function(*args)`` in the lanes where the mask `rare` is true.
 
     `function` takes single values; it is emitted behind one branch for all members, which is taken only if there are
-    such lanes. What it computes in the other lanes is ignored.
+    such lanes. What it computes in the other lanes is ignored. Of vectors it becomes a function of the module that
+    every place calls: a copy in each would be most of what a kernel takes to compile.
     """
     lockstep = isinstance(rare, Lockstep)
     count = len(rare.members) if lockstep else 1
@@ -34,7 +38,8 @@ def replace_where(rare: Any, usual: Sequence[Any], function: Callable[..., Seque
     columns = []  # by member: the value without and with the slow path
     for i, mask in enumerate(masks):
         old = [member(value, i) for value in usual]
-        new = function(*(member(arg, i) for arg in args))
+        given = [member(arg, i) for arg in args]
+        new = _called(function, given, [one.kind for one in old]) if mask.kind.is_vector else function(*given)
         columns.append([(one, select(mask, other, one)) for one, other in zip(old, new, strict=True)])
     build.branch(done)
     after = build.block
@@ -47,6 +52,31 @@ def replace_where(rare: Any, usual: Sequence[Any], function: Callable[..., Seque
             phi.add_incoming(other.ir, after)
             found.append(Value(phi, one.kind))
     return [Lockstep(found) if lockstep else found[0] for found in results]
+
+
+def _called(function: Callable[..., Sequence[Value]], args: Sequence[Value], results: Sequence[Kind]) -> list[Value]:
+    """``function(*args)``, whose results have the kinds `results`, by a call of its code."""
+    emit = context.emitter()
+    build, kinds = emit.builder, tuple(arg.kind for arg in args)
+    known: dict[Any, ir.Function] = build.module.__dict__.setdefault("tileops_rare", {})
+    callee = known.get((function, kinds))
+    if callee is None:
+        together = ir.LiteralStructType([kind.ir for kind in results])
+        type_ = ir.FunctionType(together, [kind.ir for kind in kinds])
+        callee = ir.Function(build.module, type_, f"rare.{function.__name__}.{len(known)}")
+        callee.linkage = "internal"
+        for attribute in ("nounwind", "noinline", "cold"):
+            callee.attributes.add(attribute)
+        known[function, kinds] = callee
+        inner = ir.IRBuilder(callee.append_basic_block("entry"))
+        with context.emitting(Emitter(inner, emit.target)):
+            values = function(*(Value(arg, kind) for arg, kind in zip(callee.args, kinds, strict=True)))
+        packed = ir.Constant(together, ir.Undefined)
+        for place, value in enumerate(values):
+            packed = inner.insert_value(packed, value.ir, place)
+        inner.ret(packed)
+    answer = build.call(callee, [arg.ir for arg in args])
+    return [Value(build.extract_value(answer, place), kind) for place, kind in enumerate(results)]
 
 
 def repeat_while(

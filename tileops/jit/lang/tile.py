@@ -347,14 +347,15 @@ def _named(name: str) -> Kind:
     return Kind(vectors[name], context.lanes()) if name in vectors else Kind(name)
 
 
-def tile(signature: str, *, returns: str = "void", inline: bool = False) -> Callable[[Callable[..., Any]], Word]:
+def tile(signature: str, *, returns: str = "void", inline: bool | None = None) -> Callable[[Callable[..., Any]], Word]:
     """Decorator: makes a word of a tile function, to be called from Numba bodies.
 
     Args:
         signature: the parameters, ``"K: i64, a: i64, x: f32"``; kinds are ``i64``, ``f32``, ``f64``, ``vec``,
             ``ivec`` and ``mask``.
         returns: ``"void"`` or one of these kinds.
-        inline: forces the code into the caller; otherwise LLVM decides.
+        inline: True forces the code into every caller, False keeps it a function that they call; otherwise LLVM
+            decides.
 
     Apply it inside the factory of a kernel: the function may use what is known there, by closure.
     """
@@ -379,7 +380,7 @@ def tile(signature: str, *, returns: str = "void", inline: bool = False) -> Call
 
 
 def _define(
-    emit: Emitter, function: Callable[..., Any], kinds: Sequence[Kind], result: Kind | None, inline: bool
+    emit: Emitter, function: Callable[..., Any], kinds: Sequence[Kind], result: Kind | None, inline: bool | None
 ) -> ir.Function:
     """The LLVM function of a tile in the module being built, emitted on first use."""
     module = emit.builder.module
@@ -390,8 +391,8 @@ def _define(
     callee = ir.Function(module, type_, f"tile.{function.__name__}.{len(tiles)}")
     callee.linkage = "internal"
     callee.attributes.add("nounwind")
-    if inline:
-        callee.attributes.add("alwaysinline")
+    if inline is not None:
+        callee.attributes.add("alwaysinline" if inline else "noinline")
     tiles[function] = callee
     builder = ir.IRBuilder(callee.append_basic_block("entry"))
     with _rejecting_foreign_values(function), context.emitting(Emitter(builder, emit.target)):

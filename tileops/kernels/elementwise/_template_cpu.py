@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tileops.jit import lang
@@ -248,12 +248,16 @@ def _located(t: Any, tensors: Sequence[Any], axis: Any, axes: Any, index: Any) -
     return list(t.loop(0, axes, 1, (axis, index, *tensors), step)[2:])
 
 
-def _move(size: int, *, gather: bool) -> Any:
+def _move(size: int, *, gather: bool, shared: bool = False) -> Any:
     """A tile that copies a ragged tile of elements of `size` bytes between a tensor and scratch, along the axis in
-    which the tensor is denser.
+    which the tensor is denser. With `shared`, operands call one code: a copy for each would take longer to compile than
+    what is computed.
     """
 
-    @lang.tile("tensor:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64")
+    @lang.tile(
+        "tensor:i64, rows:i64, columns:i64, row_step:i64, column_step:i64, scratch:i64",
+        inline=False if shared else None,
+    )
     def move(t: Any, tensor: Any, rows: Any, columns: Any, row_step: Any, column_step: Any, scratch: Any) -> None:
         def element(r: Any, c: Any) -> None:
             there = tensor + r * row_step + c * column_step
@@ -286,10 +290,12 @@ def tiles(
     """The tiles form: one unit is a tile of the two innermost axes."""
     present = [dtype for dtype in inputs if dtype is not None]
     kinds_of_scratch = ("unit",) * len(present)
-    span = _Pointwise(function, inputs, kinds_of_scratch, scalars, options, output, numbered, unroll).span()
+    row = _Pointwise(function, inputs, kinds_of_scratch, scalars, options, output, numbered, unroll)
+    # No more than a row of a tile can fill.
+    span = replace(row, unroll=max(min(unroll, TILE_COLUMNS // row.lanes()), 1)).span()
     itemsize = lang.itemsize(output)
     sizes = [lang.itemsize(dtype) for dtype in present]
-    gathers = {size: _move(size, gather=True) for size in sizes}
+    gathers = {size: _move(size, gather=True, shared=sizes.count(size) > 1) for size in sizes}
     scattered = kinds == ("strided",)
     scatter = _move(lang.itemsize(output), gather=False)
     result_row = lang.itemsize(output) * TILE_COLUMNS
