@@ -61,31 +61,24 @@ def _memory_ahead(dtype: str, form: str, source: str, NV: int, prefetch: int) ->
     the chunk of B that has to be packed next, shared by all register tiles of the present chunk.
 
     Returns:
-        A tile ``word(b, ldb, panel, stride, n, k, p, row_block, block, steps)`` that gives the first address,
+        A tile ``word(b, ldb, panel, stride, n, k, p, row_block, block, steps, line)`` that gives the first address,
         and the rows and lines per row of one step. With 16 row blocks and `prefetch` 1 everything is fetched
-        just once.
+        just once; with 8, where `line` is two lines: of each two the processor fetches the other.
     """
     size = lang.itemsize(dtype)
     raw_per_k = _forms.bytes_per_k(_forms.raw_form(dtype))
 
     @lang.tile(
-        "b: i64, ldb: i64, panel: i64, stride: i64, n: i64, k: i64, p: i64, row_block: i64, block: i64, steps: i64",
-        returns="i64", inline=True,
-    )  # fmt: skip
+        "b: i64, ldb: i64, panel: i64, stride: i64, n: i64, k: i64, p: i64, row_block: i64, block: i64, steps: i64, "
+        "line: i64",
+        returns="i64",
+        inline=True,
+    )
     def ahead(
-        t: Any,
-        b: Any,
-        ldb: Any,
-        panel: Any,
-        stride: Any,
-        n: Any,
-        k: Any,
-        p: Any,
-        row_block: Any,
-        block: Any,
-        steps: Any,
-    ) -> Any:
-        share = row_block * steps * (_forms.LINE * prefetch)
+        t: Any, b: Any, ldb: Any, panel: Any, stride: Any, n: Any, k: Any, p: Any, row_block: Any, block: Any,
+        steps: Any, line: Any,
+    ) -> Any:  # fmt: skip
+        share = row_block * steps * line * prefetch
         if source == "panels":
             return panel + (p + NV) * stride + share
         if source == "raw":
@@ -117,7 +110,7 @@ def blocks(
     start, multiply, finish = tile(dtype, a_form, form, MR, NV, fetch if prefetch else (0, 0))
     unit = {"f32": 1, "pairs": 2}.get(form, _forms.STEP)
     per_k = _forms.bytes_per_k(form)
-    size, step, width = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS
+    size, step, width, LINE = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS, _forms.LINE
     in_place = 1 if source == "panels" else 0
     # Whichever takes more room stays in the nearest cache while the other passes.
     rows_first = a_form != form
@@ -135,6 +128,7 @@ def blocks(
         column_blocks = (N + NC - 1) // NC
         by_rows = in_place if N * K * per_k <= width * SMALL_B else 0
         kept = 1 if K > KC else 0
+        held, held_d = 0, 0
         for u in range(begin, end):
             row_block = u // column_blocks if by_rows else u % row_blocks
             column_block = u % column_blocks if by_rows else u // row_blocks
@@ -153,12 +147,14 @@ def blocks(
                 next_n = n0 + NC * last
                 next_k = (k + KC) * (1 - last)
                 tall, wide = (rows + MR - 1) // MR, panels // NV
+                ahead_line = 2 * LINE if in_place and tall <= 8 else LINE
                 for block in range(tall * wide):
                     if rows_first:
                         i, p = block // wide * MR, block % wide * NV
                     else:
                         i, p = block % tall * MR, block // tall * NV
-                    multiply(
+                    target = D + (m0 + i) * ldd + (n0 + p * width) * size
+                    held = multiply(
                         steps,
                         A + (m0 + i) * a_row + k * a_per_k,
                         a_row,
@@ -169,13 +165,20 @@ def blocks(
                         sums + block * kept * tile_bytes,
                         first,
                         last,
-                        D + (m0 + i) * ldd + (n0 + p * width) * size,
+                        target,
                         ldd,
                         rows - i,
                         columns - p * width,
-                        ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps) if fetch else panel,
+                        ahead(B, ldb, panel, stride, next_n, next_k, p, i // MR, block, steps, ahead_line)
+                        if fetch
+                        else panel,
                         (stride if in_place else ldb) * fetch,
+                        ahead_line * fetch,
+                        p,
+                        held,
+                        held_d,
                     )
-        finish()
+                    held_d = target
+        finish(held, held_d, ldd)
 
     return body
