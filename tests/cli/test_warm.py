@@ -94,6 +94,13 @@ def test_a_cpu_that_is_not_here_is_warmed_by_its_name(calls, tmp_path):
         tileops.warm(calls=calls, cpu="saphirerapids")
 
 
+def test_an_operator_named_for_a_device_without_its_kernels_is_reported(tmp_path):
+    with settings.scope(cache_dir=str(tmp_path)):
+        report = tileops.warm(["GQADenseFwdOp"], arch=["sm_90a"])
+    assert (report.compiled, report.ok) == (0, True)
+    assert "GQADenseFwdOp on sm_90a" in report.without_kernel
+
+
 def test_a_missing_compiler_is_said_once(calls, monkeypatch):
     monkeypatch.setattr(_numba_cuda, "version", lambda: None)
     with pytest.raises(TileOpsError, match=r"^arch 'sm_90a': numba-cuda is not installed; .*'tileops\[cuda13\]'$"):

@@ -287,7 +287,7 @@ def planned(
                     yield line.op, call
         return
     for op in _implemented() if wanted is None else wanted:
-        if any(device.type in kernel.devices for kernel in op.kernel_types.values()):
+        if wanted is not None or any(device.type in kernel.devices for kernel in op.kernel_types.values()):
             for call in planning.planned_calls(op, device, case_ids, packed=packed):
                 yield op.__name__, call
 
