@@ -74,7 +74,10 @@ def test_ops_are_listed(installed: dict[str, str]) -> None:
 def test_demo_runs(installed: dict[str, str], tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "demo.json"
     run(installed, "demo", "--model", str(tiny_model), "--prompt", "the", "--no-compare", "--json", str(out))
-    assert json.loads(out.read_text())["ttft_s"] > 0
+    found = json.loads(out.read_text())
+    assert found["ttft_s"] > 0
+    assert found["compared"] is False
+    assert found["torch_decode_tok_s"] is None  # not measured, so no zero
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from statistics import median
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -28,6 +29,18 @@ from tileops.workloads.smollm2.weights import ModelWeights, load_weights
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 BASELINES = ("packed", "freezing")
 PREFILL, DECODE, ROUNDS = 512, 64, 5
+_COMPARED = (
+    "reference_text",
+    "prefill_tok_s",
+    "decode_tok_s",
+    "torch_prefill_tok_s",
+    "torch_decode_tok_s",
+    "max_logit_diff",
+    "min_cosine",
+    "mean_kl",
+    "torch_mean_kl",
+    "read_gb_s",
+)
 DEFAULT_PROMPT = "What is the capital of France, and what is it known for?"
 
 
@@ -50,6 +63,7 @@ class DemoResult:
         first_difference_margin: the reference's top-2 logit margin there.
         read_gb_s: memory read bandwidth measured between the rounds.
         against: further PyTorch baselines by name, with their speeds.
+        compared: whether PyTorch was run beside ours; speeds are measured only then.
     """
 
     dtype: str
@@ -73,6 +87,14 @@ class DemoResult:
     first_difference_margin: float | None = None
     read_gb_s: float = 0.0
     against: dict[str, dict[str, float]] = field(default_factory=dict)
+    compared: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; what was not measured, since PyTorch was left out, is None."""
+        values = asdict(self)
+        if not self.compared:
+            values |= dict.fromkeys(_COMPARED)
+        return values
 
 
 def run(
@@ -121,9 +143,10 @@ def run(
     _answer(result, decoder, tokenizer, ids, max_tokens, started, console)
     if compare:
         _compare(result, decoder, weights, file, tokenizer, ids, max_tokens, against, console)
+        result.compared = True
     if json_path is not None:
         with open(json_path, "w") as out:
-            json.dump(asdict(result), out, indent=2)
+            json.dump(result.to_dict(), out, indent=2)
     return result
 
 
