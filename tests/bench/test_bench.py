@@ -230,6 +230,8 @@ def test_means_are_taken_over_cases_then_operators() -> None:
     assert report.operator_means(results, "torch-compile") == pytest.approx({"A": 6.0, "B": 10.0})
     lines = "\n".join(bench.summary(results))
     assert "B case-float32: x0.50 of torch" in lines
+    short = bench.summary([result_like("A", "float32", 10, 80, 10)])
+    assert short[-1].split() == ["total", "(mean", "of", "operators)", "-", "-"]  # no call of torch.compile counts
 
 
 def test_a_run_writes_its_results_as_json_and_names_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -47,6 +48,10 @@ def operator_means(results: Sequence[Result], baseline: str) -> dict[str, float]
     return {op: geometric_mean(ratios) for op, ratios in by_op.items()}
 
 
+def _cells(values: Sequence[float]) -> str:
+    return "".join(f"{'-':>12s}" if math.isnan(value) else f"{value:12.2f}" for value in values)
+
+
 def summary(results: Sequence[Result]) -> list[str]:
     """Means per operator, per dtype and in all, and every case that is slower than a baseline."""
     if not results:
@@ -65,10 +70,10 @@ def summary(results: Sequence[Result]) -> list[str]:
         overall = operator_means(results, baseline)
         for op, mean in overall.items():
             cells = [per_dtype[dtype].get(op, float("nan")) for dtype in dtypes]
-            lines.append(f"  {op:28s}" + "".join(f"{cell:12.2f}" for cell in [*cells, mean]))
+            lines.append(f"  {op:28s}{_cells([*cells, mean])}")
         totals = [geometric_mean(per_dtype[dtype].values()) for dtype in dtypes]
         total = geometric_mean(overall.values())
-        lines.append(f"  {'total (mean of operators)':28s}" + "".join(f"{cell:12.2f}" for cell in [*totals, total]))
+        lines.append(f"  {'total (mean of operators)':28s}{_cells([*totals, total])}")
     slower = [
         (result, name, ratio)
         for result in results
