@@ -139,6 +139,7 @@ def test_conversion(kind: str, value: object, result: object) -> None:
         ("'a' | 'b'", "c", "expected one of 'a', 'b', got 'c'"),
         ("int | None", "x", "expected an integer, got 'x' (None is accepted too)"),
         ("int | float", "x", "expected an integer or a float, got 'x'"),
+        ("int | float", 1 << 70, "expected an integer of 64 bits, got 1180591620717411303424"),
         ("float16 | float32", "int8", "expected one of the dtypes float16, float32, got 'int8'"),
     ],
 )

@@ -76,6 +76,7 @@ def test_axis_forms(forall: str, inputs: str, tensors: dict[str, Any], solved: d
         ("M:Dim", "x: [M, M]", {"x": [2, 3]}, "axis 1 is 3 where [M, M] needs M = 2 from x"),
         ("M:Dim", "x: [M]; y: [M]", {"x": [2], "y": [3]}, "inputs.y.shape: y has shape [3]; axis 0 is 3"),
         ("M:Dim", "x: [M]", {"x": [2, 3]}, "with 2 axes, expected 1 axis as [M]"),
+        ("M:Dim,N:Dim", "x: [M, N]", {"x": [2]}, "with 1 axis, expected 2 axes as [M, N]"),
         ("M:Dim,S:Shape", "x: [*S, M]", {"x": []}, "with 0 axes, expected at least 1 axis as [*S, M]"),
         (
             "S:Shape",

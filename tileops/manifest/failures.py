@@ -96,10 +96,10 @@ class Failures:
     def rank(self, where: str, name: str, shape: Any, text: str, axes: int, at_least: bool) -> CheckError:
         wanted = f"at least {axes}" if at_least else str(axes)
         plural = "axis" if axes == 1 else "axes"
+        has = "1 axis" if len(shape) == 1 else f"{len(shape)} axes"
         return self._error(
             f"{where}.shape",
-            f"{name} has shape {_shape(shape)} with {len(shape)} axes, expected {wanted} {plural} "
-            f"as {text}; reshape it",
+            f"{name} has shape {_shape(shape)} with {has}, expected {wanted} {plural} as {text}; reshape it",
         )
 
     def axis(

@@ -170,4 +170,6 @@ def _first_member(value: Any, members: tuple[k.Kind, ...], dtype_name: Callable[
             return convert(value, member, dtype_name)
         except ValueMismatch:
             continue
+    if k.INT in members and isinstance(value, int) and not isinstance(value, bool):
+        _integer(value)  # says what is wrong with an int: it is too large
     raise ValueMismatch(f"expected {' or '.join(_WORDS.get(member, str(member)) for member in members)}, got {value!r}")
