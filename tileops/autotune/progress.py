@@ -36,7 +36,7 @@ class Progress:
 
     def __str__(self) -> str:
         return (
-            f"tuning {self.kernel}: {self.phase} {self.done}/{self.total}, best {self.best:.2f}x, "
+            f"tuning {self.kernel}: {self.phase} {self.done}/{self.total}, best so far {self.best:.2f}x, "
             f"{self.seconds:.0f}/{self.budget:.0f} s"
         )
 

@@ -143,8 +143,8 @@ class Report:
         }
 
     def table(self) -> str:
-        """A text table with one row for each kernel, and notes; "near" counts the points within 5 % of the best."""
-        head = ("kernel", "default", "us", "best", "us", "speed-up", "outcomes", "near", "s")
+        """A text table with one row for each kernel, and notes; "within 5 %" counts the points so close to the best."""
+        head = ("kernel", "default", "us", "best", "us", "speed-up", "outcomes", "within 5 %", "s")
         rows = [
             (
                 kernel.kernel,
