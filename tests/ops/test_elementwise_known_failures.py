@@ -91,6 +91,9 @@ def test_clamps() -> None:
     assert make("ClampScalarFwdOp", min=-1.0, max=1.0)(x)[:3].tolist() == [-1.0, 0.5, 1.0]
     assert make("ClampScalarFwdOp", min=-1.0, max=1.0)(x)[3].isnan()
     assert make("ClampScalarFwdOp", min=2.0, max=1.0)(x)[:3].tolist() == [1.0, 1.0, 1.0]
+    small = torch.tensor([0, 1, 255], dtype=torch.uint8)
+    for bounds in ({"min": -1}, {"max": -1}, {"min": -255, "max": -2}):  # these wrap, as in torch
+        assert torch.equal(make("ClampScalarFwdOp", **bounds)(small), torch.clamp(small, **bounds))
     for min_value in (math.nan, 1.5):
         with pytest.raises(CheckError, match=rf"category\(T\) == 'float'.* not hold for T='int64', min={min_value};"):
             make("ClampScalarFwdOp", min=min_value)(torch.tensor([1, 2]))

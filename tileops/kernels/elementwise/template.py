@@ -19,6 +19,13 @@ def _value_dtype(operands: Sequence[str], output: str) -> str:
     return output if output in operands or not operands else operands[0]
 
 
+def whole(value: float | int | bool, dtype: str) -> int:
+    """A scalar parameter in a dtype of integers or booleans, as PyTorch converts it: negative ones wrap in uint8."""
+    if dtype == "b1":
+        return int(bool(value))
+    return int(value) & 0xFF if dtype == "u8" else int(value)
+
+
 class ElementwiseKernel(Kernel):
     """Base of the elementwise kernels. A subclass adds its interface and states the operator.
 

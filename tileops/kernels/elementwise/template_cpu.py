@@ -31,7 +31,7 @@ from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels import pages
 from tileops.kernels.base import Config, KernelInterface, TensorSpec, contiguous_strides
-from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel
+from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel, whole
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 #: Tensor operands that a kernel takes.
@@ -159,11 +159,7 @@ class Plan(NamedTuple):
 def scalar_words(values: Sequence[float | int | bool | None], dtypes: Sequence[str]) -> list[int]:
     """Scalar parameters as the kernel reads them, eight bytes each: float32 for the float dtypes, else int64."""
     return [
-        0
-        if value is None
-        else _float32_bits(value)
-        if dtype in FLOATS
-        else int(bool(value) if dtype == "b1" else value)
+        0 if value is None else _float32_bits(value) if dtype in FLOATS else whole(value, dtype)
         for value, dtype in zip(values, dtypes, strict=True)
     ]
 

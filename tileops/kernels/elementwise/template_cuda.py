@@ -24,7 +24,7 @@ import numpy as np
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Launch, TensorSpec
 from tileops.kernels.cuda import VECTOR_BYTES, aligned, blocks_for, refuse_call
-from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel
+from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel, whole
 from tileops.kernels.layout import broadcast_strides, coalesce
 
 _BODIES = "tileops.kernels.elementwise._pointwise_cuda"
@@ -226,6 +226,6 @@ def _planned(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan:
 def _argument(value: float | int, dtype: str) -> Any:
     """A scalar parameter as the launch passes it: float32 (too large ones are infinite) or an integer."""
     if dtype not in FLOATS:
-        return int(bool(value) if dtype == "b1" else value)
+        return whole(value, dtype)
     with np.errstate(over="ignore"):
         return np.float32(value)
