@@ -76,8 +76,8 @@ class SizedCalls:
         single: there is one output.
         once: a run that is cheap to make will do for the first call.
         places: of the inputs that are passed.
-        resize: what `Kernel.resized` gave for a call whose tensors were all dense, or None.
-        tries: how many calls may still be asked for it.
+        resizes: what `Kernel.resized` gave, by compile class, for calls whose tensors were all dense.
+        tries: how many calls kernels may still be asked about.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class SizedCalls:
         "op",
         "outputs",
         "places",
-        "resize",
+        "resizes",
         "single",
         "tries",
     )
@@ -111,8 +111,8 @@ class SizedCalls:
         self._facts, self._on_cpu = kind.facts, kind.on_cpu
         self._present = [(name, names.index(name), dtype, DTYPES[dtype][0]) for name, dtype in check.inputs]
         self.places = [place for _, place, _, _ in self._present]
-        self.resize: Callable[..., Any] | None = None
-        self.tries = 4 if self.once and self.single else 0
+        self.resizes: dict[Hashable, Callable[..., Callable[..., None] | None]] = {}
+        self.tries = 16 if self.once and self.single else 0
         self._absent = dict.fromkeys(name for name in names if name not in dict(check.inputs))
 
     def checked(self, found: Sizes) -> Checked:

@@ -136,8 +136,8 @@ class Planning:
         for shape in found[2]:
             if shape is None or 0 in shape:
                 return None
-        if calls.resize is not None and token is None:
-            plan = self._resized(calls, calls.resize, tensors, found)
+        if calls.resizes and token is None:
+            plan = self._resized(calls, tensors, found)
             if plan is not None:
                 return plan
         facts = calls.facts_of(tensors, found, None if token is None else token.layout)
@@ -169,13 +169,13 @@ class Planning:
         (site,) = self.interfaces
         call = self._call_spec(facts)
         known = self._known_at(site, call.device)
-        kernel = known.kernels.get(known.classify(call))
-        if kernel is not None:
-            calls.resize = kernel.resized(call)
+        compile_class = known.classify(call)
+        kernel = known.kernels.get(compile_class)
+        resize = None if kernel is None else kernel.resized(call)
+        if kernel is not None and resize is not None:
+            calls.resizes[compile_class] = resize
 
-    def _resized(
-        self, calls: SizedCalls, resize: Callable[..., Any], tensors: tuple[Any, ...], found: Sizes
-    ) -> Plan | None:
+    def _resized(self, calls: SizedCalls, tensors: tuple[Any, ...], found: Sizes) -> Plan | None:
         """The plan of a call that differs in its sizes from one that was planned; None for any other."""
         for place in calls.places:
             if not tensors[place].is_contiguous():
@@ -183,8 +183,11 @@ class Planning:
         if self.tune or tuning.may_differ(cast("Op", self)):
             return None
         _, shapes, results = found
-        launch = resize(*shapes, *results)
-        if launch is None:
+        for resize in calls.resizes.values():
+            launch = resize(*shapes, *results)
+            if launch is not None:
+                break
+        else:
             return None
         shape = results[0]
         assert shape is not None

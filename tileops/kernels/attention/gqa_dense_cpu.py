@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -107,23 +106,37 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         return {"pack": pack, "attend": attend}
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
-        B, S_q, H, D = call.q.shape
-        S_kv, H_kv = call.k.shape[1:3]
+        steps = [tuple(_bytes(x.strides, x.itemsize)) for x in (call.q, call.k, call.v)]
+        return self._launches(call)(*call.q.shape[:2], call.k.shape[1], *steps)
+
+    def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | None] | None:
+        if set(call.tensors()) != {"q", "k", "v", "o"}:
+            return None
+        launch, group, size = self._launches(call), call.group_size, call.q.itemsize
+        heads, kv_heads = call.q.shape[2:], call.k.shape[2:]
+        # Fewer queries are the other kernel's.
+        few = _FEW_QUERIES if heads[1] <= _LARGEST_HEAD and _is_dense(call.q) else 0
+
+        def at(
+            q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], o: tuple[int, ...]
+        ) -> Callable[..., None] | None:
+            if q[2:] != heads or k[2:] != kv_heads or q[1] * group <= few:
+                return None
+            keys = (*_dense_steps(k, size), size)
+            return launch(q[0], q[1], k[1], (*_dense_steps(q, size), size), keys, keys)
+
+        return at
+
+    def _launches(self, call: GQADenseCall) -> Callable[..., Callable[..., None]]:
+        """From batch, queries, keys and steps of q, k and v to the launch of a call that is otherwise like `call`."""
+        H, D = call.q.shape[2:]
+        H_kv, group = call.k.shape[2], call.group_size
         block_q, block_kv = int(self.config["block_q"]), int(self.config["block_kv"])
         form = _form(call)
         padded = _round_up(D, _BLOCK)
-        key_blocks = _round_up(S_kv, _BLOCK) // _BLOCK
-        query_blocks = -(-S_q * (H // H_kv) // block_q)
         word_bytes = _ELEMENT_BYTES[form]
-        packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
-        mark_bytes = _round_up(B * H_kv * key_blocks * _MARK_BYTES, _CACHE_LINE)
-
         left, right = _key_limits(call)
-        itemsize = call.q.itemsize
-        q_steps, k_steps, v_steps = (_bytes(x.strides, itemsize) for x in (call.q, call.k, call.v))
-        packing = _geometry([S_kv, H_kv, D, padded, *k_steps, *v_steps])
-        attending = _geometry([S_q, S_kv, H_kv, H // H_kv, D, padded, left, right, *q_steps, *v_steps])
-        pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
+        is_causal = call.is_causal
         # A row of zeros, 16 rows of words for each part, two rows of float32.
         pack_scratch = (3 + 16 * _PARTS[form]) * padded * 4
         # Of `block_q` queries: queries and weights in words, scores and outputs in float32, four facts each; then a
@@ -132,39 +145,55 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         attend_scratch = block_q * columns + padded * 4 + 16 * padded * max(4, word_bytes)
         attend_scratch = _round_up(attend_scratch, _CACHE_LINE)
         per_thread = max(pack_scratch, attend_scratch)
-
-        pairs = _visible_pairs(call)
-        pack_limit = parallel.limit(2.0 * B * H_kv * S_kv * D * _PACK_NS)
-        attend_limit = parallel.limit(B * H * pairs * (4 * D / _FLOPS_PER_NS[form] + _SOFTMAX_NS))
+        pair_ns = 4 * D / _FLOPS_PER_NS[form] + _SOFTMAX_NS
         pack, attend, team = self.entries["pack"].launch, self.entries["attend"].launch, parallel.team
-        pack_units, attend_units = B * H_kv * key_blocks, B * H_kv * query_blocks
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
         empty, uint8 = torch.empty, torch.uint8
 
-        def launch(
-            q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
-            _keep: Any = (packing, attending),
-        ) -> None:  # fmt: skip
-            threads = team(attend_limit)
-            scratch = empty(
-                2 * packed + mark_bytes + per_thread * max(threads, 2) + _CACHE_LINE, dtype=uint8, device="cpu"
-            )
-            packed_k = -(-scratch.data_ptr() // _CACHE_LINE) * _CACHE_LINE
-            packed_v = packed_k + packed
-            marks = packed_v + packed
-            work = marks + mark_bytes
-            pack(
-                team(pack_limit), pack_units,
-                k.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, work, pack_scratch, pack_at,
-            )  # fmt: skip
-            attend(
-                threads, attend_units,
-                scale, cap, q.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, o.data_ptr(),
-                work, attend_scratch, attend_at,
-            )  # fmt: skip
+        def of(B: int, S_q: int, S_kv: int, q_steps: _Steps, k_steps: _Steps, v_steps: _Steps) -> Callable[..., None]:
+            key_blocks = _round_up(S_kv, _BLOCK) // _BLOCK
+            query_blocks = -(-S_q * group // block_q)
+            packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
+            mark_bytes = _round_up(B * H_kv * key_blocks * _MARK_BYTES, _CACHE_LINE)
+            packing = _Packing(S_kv, H_kv, D, padded, *k_steps, *v_steps)
+            attending = _Attending(S_q, S_kv, H_kv, group, D, padded, left, right, *q_steps, *v_steps)
+            pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
+            pack_limit = parallel.limit(2.0 * B * H_kv * S_kv * D * _PACK_NS)
+            attend_limit = parallel.limit(B * H * _visible_pairs(S_q, S_kv, is_causal) * pair_ns)
+            pack_units, attend_units = B * H_kv * key_blocks, B * H_kv * query_blocks
 
-        return launch
+            def launch(
+                q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
+                _keep: Any = (packing, attending),
+            ) -> None:  # fmt: skip
+                threads = team(attend_limit)
+                scratch = empty(
+                    2 * packed + mark_bytes + per_thread * max(threads, 2) + _CACHE_LINE, dtype=uint8, device="cpu"
+                )
+                packed_k = -(-scratch.data_ptr() // _CACHE_LINE) * _CACHE_LINE
+                packed_v = packed_k + packed
+                marks = packed_v + packed
+                work = marks + mark_bytes
+                pack(
+                    team(pack_limit), pack_units,
+                    k.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, work, pack_scratch, pack_at,
+                )  # fmt: skip
+                attend(
+                    threads, attend_units,
+                    scale, cap, q.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, o.data_ptr(),
+                    work, attend_scratch, attend_at,
+                )  # fmt: skip
 
+            return launch
+
+        return of
+
+
+_Steps = Sequence[int]
+#: The geometries of the two parts of a call, and of a call of few queries.
+_Packing = ctypes.c_int64 * 12
+_Attending = ctypes.c_int64 * 16
+_FewQueries = ctypes.c_int64 * 20
 
 #: Bytes of a packed element, and into how many parts it is split.
 _ELEMENT_BYTES = {"amx1": 2, "amx2": 4, "amx3": 6, "pairs": 2, "floats": 4}
@@ -189,16 +218,11 @@ def _form(call: GQADenseCall) -> str:
     return "floats"
 
 
-def _visible_pairs(call: GQADenseCall) -> float:
+def _visible_pairs(S_q: int, S_kv: int, is_causal: bool) -> float:
     """About how many (query, key) pairs of one head the mask lets through."""
-    S_q, S_kv = call.q.shape[1], call.k.shape[1]
-    if call.is_causal and S_q <= S_kv:
+    if is_causal and S_q <= S_kv:
         return S_q * (S_kv - S_q / 2)
-    return S_q * S_kv / (2 if call.is_causal else 1)
-
-
-def _geometry(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-    return (ctypes.c_int64 * len(values))(*values)
+    return S_q * S_kv / (2 if is_causal else 1)
 
 
 class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
@@ -245,73 +269,92 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         return {"main": program}
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
-        B, S_q, H, D = call.q.shape
-        S_kv, H_kv = call.k.shape[1:3]
-        group = H // H_kv
-        heads = _heads_together(group)
-        chunks = -(-S_kv // min(max(S_kv // 16, 128), 512))
-        # An even number of equal chunks: an odd one would leave one of two threads waiting.
-        chunks = chunks if chunks < 2 else _round_up(chunks, 2)
-        chunk = _round_up(-(-S_kv // max(1, chunks)), _KEYS)
-        chunks = max(1, -(-S_kv // max(1, chunk)))
-        token_bytes = max(1, H_kv * D * (call.k.itemsize + call.v.itemsize))
-        block = max(_KEYS, min(max(2 * _KEYS, _BLOCK_BYTES // token_bytes // _KEYS * _KEYS), chunk))
-        left, right = _key_limits(call)
-        steps = [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
-        geometry = _geometry(
-            [B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps, _cache_layout(call)]
-        )
-        where = ctypes.addressof(geometry)
-
-        padded = _round_up(D, 2 * cpu_target().lanes)
-        queries = H_kv * S_q * _round_up(group, heads)
-        per_thread = heads * block * 4 + queries * padded * 4
-        partial_bytes = B * chunks * queries * (_FACTS_BYTES + padded * 4)
-        limit = parallel.limit(B * S_kv * S_q * H_kv * (group + 2) * D * _DECODE_NS)
-        merge_limit = parallel.limit(partial_bytes * _MERGE_NS)
-        on_stack = partial_bytes + per_thread <= _STACK_BYTES
-        main, team = self.entries["main"].launch, parallel.team
-        scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
-        units, merge_units = B * chunks, B * H_kv
-        empty, uint8 = torch.empty, torch.uint8
-
-        def launch(
-            q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
-            _keep: Any = geometry,
-        ) -> None:  # fmt: skip
-            threads = team(limit)
-            tensors = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-            if threads < 2 and on_stack:
-                main(threads, units, _BOTH, scale, cap, *tensors, 0, 0, 0, where)
-                return
-            memory = empty(partial_bytes + per_thread * (threads or 1) + _CACHE_LINE, dtype=uint8, device="cpu")
-            partial = -(-memory.data_ptr() // _CACHE_LINE) * _CACHE_LINE
-            rest = partial, partial + partial_bytes, per_thread, where
-            if threads < 2:
-                main(threads, units, _BOTH, scale, cap, *tensors, *rest)
-            else:
-                main(threads, units, _CHUNKS, scale, cap, *tensors, *rest)
-                main(team(merge_limit), merge_units, _MERGE, scale, cap, *tensors, *rest)
-
-        return launch
+        return self._launches(call)(*call.q.shape[:2], call.k.shape[1], _steps(call), _cache_layout(call))
 
     def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | None] | None:
         if set(call.tensors()) != {"q", "k", "v", "o"}:
             return None
-        of = TensorSpec.contiguous
-        dtype, out_dtype, group = call.q.dtype, call.o.dtype, call.group_size
+        launch, group, size = self._launches(call), call.group_size, call.q.itemsize
         heads, kv_heads = call.q.shape[2:], call.k.shape[2:]
-        same = {item.name: getattr(call, item.name) for item in fields(call)}
 
         def at(
             q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], o: tuple[int, ...]
         ) -> Callable[..., None] | None:
             if q[2:] != heads or k[2:] != kv_heads or q[1] * group > _FEW_QUERIES:
                 return None
-            tensors = {"q": of(dtype, q), "k": of(dtype, k), "v": of(dtype, v), "o": of(out_dtype, o)}
-            return self.bind(GQADenseCall.made({**same, **tensors}))
+            keys = _dense_steps(k, size)
+            return launch(q[0], q[1], k[1], (*_dense_steps(q, size), *keys, *keys), _TOKENS)
 
         return at
+
+    def _launches(self, call: GQADenseCall) -> Callable[[int, int, int, _Steps, int], Callable[..., None]]:
+        """From batch, queries, keys, the steps of q, k and v and how keys lie in memory to the launch of a call that is
+        otherwise like `call`.
+        """
+        D = call.q.shape[3]
+        H_kv, group = call.k.shape[2], call.group_size
+        heads = _heads_together(group)
+        padded = _round_up(D, 2 * cpu_target().lanes)
+        token_bytes = max(1, H_kv * D * (call.k.itemsize + call.v.itemsize))
+        most = max(2 * _KEYS, _BLOCK_BYTES // token_bytes // _KEYS * _KEYS)
+        left, right = _key_limits(call)
+        queries_each, query_bytes = H_kv * _round_up(group, heads), padded * 4
+        cost = H_kv * (group + 2) * D * _DECODE_NS
+        main, team = self.entries["main"].launch, parallel.team
+        scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
+        empty, uint8 = torch.empty, torch.uint8
+
+        def of(B: int, S_q: int, S_kv: int, steps: _Steps, layout: int) -> Callable[..., None]:
+            chunks = -(-S_kv // min(max(S_kv // 16, 128), 512))
+            # An even number of equal chunks: an odd one would leave one of two threads waiting.
+            chunks = chunks if chunks < 2 else _round_up(chunks, 2)
+            chunk = _round_up(-(-S_kv // max(1, chunks)), _KEYS)
+            chunks = max(1, -(-S_kv // max(1, chunk)))
+            block = max(_KEYS, min(most, chunk))
+            geometry = _FewQueries(B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps, layout)
+            where = ctypes.addressof(geometry)
+
+            queries = queries_each * S_q
+            per_thread = heads * block * 4 + queries * query_bytes
+            partial_bytes = B * chunks * queries * (_FACTS_BYTES + query_bytes)
+            limit = parallel.limit(B * S_kv * S_q * cost)
+            on_stack = partial_bytes + per_thread <= _STACK_BYTES
+            units, merge_units = B * chunks, B * H_kv
+
+            def launch(
+                q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
+                _keep: Any = geometry,
+            ) -> None:  # fmt: skip
+                threads = team(limit)
+                tensors = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+                if threads < 2 and on_stack:
+                    main(threads, units, _BOTH, scale, cap, *tensors, 0, 0, 0, where)
+                    return
+                memory = empty(partial_bytes + per_thread * (threads or 1) + _CACHE_LINE, dtype=uint8, device="cpu")
+                partial = -(-memory.data_ptr() // _CACHE_LINE) * _CACHE_LINE
+                rest = partial, partial + partial_bytes, per_thread, where
+                if threads < 2:
+                    main(threads, units, _BOTH, scale, cap, *tensors, *rest)
+                else:
+                    merge_threads = team(parallel.limit(partial_bytes * _MERGE_NS))
+                    main(threads, units, _CHUNKS, scale, cap, *tensors, *rest)
+                    main(merge_threads, merge_units, _MERGE, scale, cap, *tensors, *rest)
+
+            return launch
+
+        return of
+
+
+def _steps(call: GQADenseCall) -> list[int]:
+    """Bytes from batch to batch, token to token and head to head of q, k and v."""
+    return [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
+
+
+def _dense_steps(shape: tuple[int, ...], size: int) -> tuple[int, int, int]:
+    """Bytes from batch to batch, token to token and head to head of a dense tensor."""
+    head = shape[3] * size
+    token = shape[2] * head
+    return shape[1] * token, token, head
 
 
 def _cache_layout(call: GQADenseCall) -> int:
