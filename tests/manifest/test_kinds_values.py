@@ -112,6 +112,7 @@ def test_join() -> None:
         ("int | None", None, None),
         ("int | tuple[int, int]", (1, 2), (1, 2)),
         ("'a' | 'b'", "b", "b"),
+        ("'a' | 'b'", np.str_("b"), "b"),
         ("Number", True, True),
         ("Number", 1.5, 1.5),
     ],

@@ -55,7 +55,7 @@ def convert(value: Any, kind: k.Kind, dtype_name: Callable[[Any], str | None] | 
             raise ValueMismatch(f"expected None, got {value!r}")
         case k.Str(literals=literals):
             if isinstance(value, str) and (literals is None or value in literals):
-                return value
+                return str.__str__(value)  # plain, where it is a member of an enum or a NumPy string
             wanted = "a string" if literals is None else "one of " + ", ".join(map(repr, literals))
             raise ValueMismatch(f"expected {wanted}, got {value!r}")
         case k.DType(names=names):
