@@ -272,6 +272,22 @@ def test_missing_private_names_are_noticed(monkeypatch, caplog):
     assert _numba.private_names_fit()
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_waits_for_the_end_of_a_compile(monkeypatch, enabled):
+    make, seen = Program.make, []
+    monkeypatch.setattr(Program, "make", lambda program: seen.append(gc.isenabled()) or make(program))
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        jit.compile_program(_numbered(9), jit.cpu_target("generic"))
+        with pytest.raises(KernelCompileError):
+            jit.compile_program(Program.of("jit_test_bodies:nothing", ["ptr"]), jit.cpu_target("generic"))
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert seen == [False, False]
+
+
 def test_compiling_works_in_a_worker_process():
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context

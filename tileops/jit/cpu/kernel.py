@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import importlib.metadata
 import os
 import platform
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tileops.errors import KernelCompileError
@@ -94,8 +96,23 @@ def compile_program(program: Program, target: CpuTarget) -> Artifact:
     start = time.perf_counter()
     # Factories register words with Numba, which is not safe beside another compile (and Numba has one lock for all of
     # them anyway).
-    with _compile_lock:
+    with _compile_lock, _collector_at_rest():
         return _compile(program, target, start)
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Defers the collection of garbage. In the middle of a compile it would take what the compile still needs for
+    long-lived, and that soon brings about a pass over all objects of the process, which takes longer than a compile.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _compile(program: Program, target: CpuTarget, start: float) -> Artifact:
