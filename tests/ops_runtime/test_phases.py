@@ -177,5 +177,28 @@ def test_a_composite_op_is_checked_and_runs_its_stages() -> None:
     ("result", "words"), [(lambda x: x[:1], "shape"), (lambda x: x.double(), "float64"), (lambda x: x, "shares memory")]
 )
 def test_what_a_composition_returns_is_checked(result: Any, words: str) -> None:
-    with pytest.raises(BackendError, match=f"ToyTwiceFwdOp: outputs.output: the composition returned .*{words}"):
-        composite(result)(GOOD)
+    op = composite(result)
+    for _ in range(2):
+        with pytest.raises(BackendError, match=f"ToyTwiceFwdOp: outputs.output: the composition returned .*{words}"):
+            op(GOOD)
+
+
+def test_a_composite_op_checks_a_call_once_and_what_it_returns_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([GOOD + 1, GOOD + 2, GOOD[:1], GOOD.clone(), torch.ones(7)])
+    op = composite(lambda x: next(results))
+    checked: list[Any] = []
+    check = op._signature.check_call
+    monkeypatch.setattr(op._signature, "check_call", lambda *call: checked.append(call) or check(*call))
+    for want in (GOOD + 1, GOOD + 2):
+        assert torch.equal(op(GOOD), want)
+    with pytest.raises(BackendError, match="shape"):
+        op(GOOD.clone())
+    assert torch.equal(op(GOOD), GOOD)
+    assert len(checked) == 1
+    assert op(torch.ones(7)).shape == (7,)
+    assert op.eval_roofline()[0] == 14
+    assert len(checked) == 2
+    for wrong in (GOOD.double(), GOOD.to_sparse(), torch.nested.nested_tensor([GOOD]), "x"):
+        for _ in range(2):
+            with pytest.raises(CheckError, match=r"ToyTwiceFwdOp: inputs\.x"):
+                op(wrong)

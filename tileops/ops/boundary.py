@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import torch
 from tileops.errors import CheckError
 from tileops.ops import calling, dispatch, effects, targets
 from tileops.ops.effects import ABSENT, FRESH, Effects
-from tileops.ops.plans import CallRecord, Plan
+from tileops.ops.plans import CallRecord, Plan, PlanCache
 
 
 class Boundary:
@@ -31,6 +31,9 @@ class Boundary:
     _held: dict[str, torch.Tensor | None]
     _branches: dict[tuple[bool, ...], tuple[Any, tuple[int, ...], tuple[int, ...]]]
     _thread: Any
+    _lock: Any
+    _plans: PlanCache
+    _plan_of: Callable[[Hashable], Plan | None]
     _eager: Callable[..., Any]
     _require_tensors: Callable[..., None]
     _explain: Callable[..., None]
@@ -122,20 +125,51 @@ class Boundary:
         return results[0] if len(results) == 1 else results
 
     def _composed(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
-        """A call of a composite op: its check, then its own `forward`, which calls its stages."""
-        passed = dict(zip(self._input_names, tensors, strict=True))
+        """A call of a composite op: its check, then its own `forward`, which calls its stages, then the check of what
+        that returned. A call like an earlier one has passed the first check.
+        """
         if torch.compiler.is_dynamo_compiling():
-            return self.forward(**passed)  # the stages check their tensors
+            return self.forward(**dict(zip(self._input_names, tensors, strict=True)))  # the stages check their tensors
+        key, plan = _composed_key(tensors), None
+        if key is not None:
+            plan = self._plan_of(key)
+        if plan is None:
+            plan = self._plan_composed(tensors)
+            if key is not None:
+                with self._lock:
+                    self._plans.insert(key, plan)
+        result = plan.run(self, tensors)
+        plan.used = True
+        self._thread.plan = plan
+        return result
+
+    def _plan_composed(self, tensors: tuple[torch.Tensor | None, ...]) -> Plan:
         self._require_tensors(tensors)
         device = self._call_device(tensors)
         checked = self._signature.check_call(self._construction, tensors)
-        result = self.forward(**passed)
-        found = effects.effects_at(self.entry, checked.branch)
-        targets.check_results(type(self).__name__, "the composition", result, checked.outputs, device, tensors, found)
         dtype = next(tensor.dtype for tensor in tensors if tensor is not None)
-        self._thread.plan = Plan(_not_again, CallRecord(checked, dtype, device, None))
-        return result
+        found = effects.effects_at(self.entry, checked.branch)
+
+        def run(op: Any, tensors: tuple[torch.Tensor | None, ...]) -> Any:
+            result = op.forward(**dict(zip(op._input_names, tensors, strict=True)))
+            targets.check_results(type(op).__name__, "the composition", result, checked.outputs, device, tensors, found)
+            return result
+
+        return Plan(run, CallRecord(checked, dtype, device, None))
 
 
-def _not_again(*tensors: Any) -> Any:
-    raise AssertionError("a composite op has no plan of its own")
+def _composed_key(tensors: tuple[torch.Tensor | None, ...]) -> Hashable:
+    """All that the check of a call looks at; None for tensors without such facts, which are nested or sparse or have
+    symbolic sizes, and for what is no tensor.
+    """
+    try:
+        key = tuple(
+            [
+                None if x is None else (x.shape, x.dtype, x.device, x.layout, x.is_contiguous() or x.stride())
+                for x in tensors
+            ]
+        )
+        hash(key)
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return key
