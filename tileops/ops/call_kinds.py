@@ -112,7 +112,7 @@ class SizedCalls:
         self._present = [(name, names.index(name), dtype, DTYPES[dtype][0]) for name, dtype in check.inputs]
         self.places = [place for _, place, _, _ in self._present]
         self.resizes: dict[Hashable, Callable[..., Callable[..., None] | None]] = {}
-        self.tries = 16 if self.once and self.single else 0
+        self.tries = 32 if self.once and self.single else 0
         self._absent = dict.fromkeys(name for name in names if name not in dict(check.inputs))
 
     def checked(self, found: Sizes) -> Checked:

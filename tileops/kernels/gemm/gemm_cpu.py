@@ -2,7 +2,7 @@
 
 Four ways, by the number of rows M of the result:
 
-- *dot*: few rows, B as the caller holds it. B is read once, row by row.
+- *dot*: few rows, B as the caller holds it. B is read once, row by row. On AMX small products of float32, too.
 - *panels*: few rows, packed B.
 - *stream*: up to some dozen rows of bfloat16 on AMX, which reads rows of B where they lie.
 - *blocks*: many rows. A is packed into row blocks, B chunk by chunk into panels inside the kernel (or it is packed

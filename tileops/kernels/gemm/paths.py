@@ -17,6 +17,8 @@ COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are 
 #: for 3 or 4 rows.
 _STREAMED_ROWS = 96
 _STREAMED_FROM = 1 << 18
+#: Multiplications of float32 up to which the vector units are done before AMX has its operands.
+_SMALL = 1 << 18
 #: Above this many rows of A an unpacked B is packed as a whole before it is used.
 _PACK_ALL_ABOVE = 1024
 #: Numbers of rows of A up to which everything that is compiled or chosen by it is the same.
@@ -151,6 +153,7 @@ def path_of(target: CpuTarget, sizes: Sizes, dtype: str, packed: str | None) -> 
         # AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the cache.
         whole and m % 32 == 0 and a_row * (4 if dtype == "f32" else 2) % 2048 != 0,
         whole and n >= 32 and (m > 4 or n * k >= _STREAMED_FROM),
+        m * n * k <= _SMALL,
     )
     found = _paths.get(key)
     if found is None:
@@ -167,6 +170,7 @@ def _chosen(
     dense_b: bool,
     tiles: bool,
     streamed: bool,
+    small: bool,
 ) -> Path:
     """The way of calls in a class of `ROW_CLASSES`.
 
@@ -179,11 +183,12 @@ def _chosen(
         dense_b: nor those of B.
         tiles: AMX can load rows of A where they lie.
         streamed: and rows of B, which is large enough.
+        small: there are few multiplications.
     """
     m = ROW_CLASSES[rows] if rows < len(ROW_CLASSES) else _PACK_ALL_ABOVE + 1
     b_dtype = "bf16" if packed == NARROWED else dtype
     form = a_form = _form(target, dtype)
-    few = m <= few_rows(target, dtype, b_dtype)
+    few = m <= few_rows(target, dtype, b_dtype) or (small and form == "parts3" and packed is None)
     if few and form in ("parts2", "parts3"):
         form = a_form = "f32"
     elif form == "parts3" and b_dtype == "bf16":
