@@ -73,11 +73,16 @@ _ACCURATE = {
 #: name -> (reference, lowest x, highest x, relative error)
 _LOW_PRECISION = {
     "exp_lp": (torch.exp, -87.0, 88.0, 1e-5),
+    "exp_half": (torch.exp, -_MAX, _MAX, 2e-5),
     "exp2_lp": (torch.exp2, -125.9, 127.0, 9e-5),
     "tanh_lp": (torch.tanh, -_MAX, _MAX, 3e-5),
     "sigmoid_lp": (_sigmoid, -_MAX, _MAX, 2e-5),
     "silu_lp": (lambda x: x * _sigmoid(x), -_MAX, _MAX, 2e-5),
     "mish_lp": (_mish, -_MAX, _MAX, 2e-5),
+    "sigmoid_bf16": (_sigmoid, -_MAX, _MAX, 7.5e-5),
+    "silu_bf16": (lambda x: x * _sigmoid(x), -_MAX, _MAX, 7.5e-5),
+    "mish_bf16": (_mish, -_MAX, _MAX, 7.5e-5),
+    "gelu_tanh_bf16": (_gelu_tanh, -_MAX, _MAX, 7.5e-5),
     "gelu_lp": (_gelu, -_MAX, _MAX, 3e-5),
     "gelu_tanh_lp": (_gelu_tanh, -_MAX, _MAX, 3e-5),
 }
@@ -159,7 +164,7 @@ def test_special_values(target):
         got = found[name]
         np.testing.assert_array_equal(got.isnan(), want.isnan(), err_msg=name)
         np.testing.assert_array_equal(got.isinf(), want.isinf(), err_msg=name)
-        low = name.endswith("_lp")
+        low = name in _LOW_PRECISION
         torch.testing.assert_close(got, want, rtol=3e-4 if low else 1e-6, atol=3e-7, equal_nan=True, msg=name)
 
 

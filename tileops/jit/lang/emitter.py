@@ -255,10 +255,17 @@ class Emitter:
             n: integral float32.
             n_bits: the same as int32.
         """
-        if _kind(x.type).lanes == 16:
-            args = (x, n, ir.Constant(x.type, ir.Undefined), I16(-1), I32(4))
-            return self.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, args)
-        return self.ldexp(x, n_bits)
+        return self.scale_floor(x, n) if _kind(x.type).lanes == 16 else self.ldexp(x, n_bits)
+
+    def fraction(self, x: ir.Value) -> ir.Value:
+        """``x - floor(x)``, 0 of infinities, on 16 lanes (AVX-512)."""
+        down, rest = 1, (ir.Constant(x.type, ir.Undefined), I16(-1), I32(4))
+        return self.call("llvm.x86.avx512.mask.reduce.ps.512", x.type, (x, I32(down), *rest))
+
+    def scale_floor(self, x: ir.Value, n: ir.Value) -> ir.Value:
+        """``x * 2**floor(n)`` rounded once, for any numbers, on 16 lanes (AVX-512)."""
+        rest = (ir.Constant(x.type, ir.Undefined), I16(-1), I32(4))
+        return self.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, (x, n, *rest))
 
     def _exp2_int(self, n: ir.Value, result: ir.Type) -> ir.Value:
         b, ints = self.builder, _kind(n.type)
@@ -289,8 +296,9 @@ class Emitter:
         if not (self.target.has_avx512bf16 and all(_kind(x.type).lanes == 16 for x in xs)):
             return [self.narrow_bf16(x) for x in xs]
         b = self.builder
-        halves = Kind("i16", 16).ir
-        fast = [b.bitcast(b.fptrunc(x, ir.VectorType(BF16, 16)), halves) for x in xs]
+        # One instruction narrows two vectors in the time of one.
+        groups = [xs[start : start + 2] for start in range(0, len(xs), 2)]
+        fast = [self._narrow_quickly(group) for group in groups]
         name, subnormal = "llvm.x86.avx512.fpclass.ps.512", I32(0x20)
         tests = [self.call(name, ir_type("b1", 16), (x, subnormal)) for x in xs]
         found = functools.reduce(b.or_, tests)
@@ -298,17 +306,29 @@ class Emitter:
         slow, done = b.append_basic_block("subnormal"), b.append_basic_block("narrowed")
         b.cbranch(b.icmp_unsigned("!=", b.bitcast(found, I16), I16(0)), slow, done).set_weights([1, 1 << 20])
         b.position_at_end(slow)
-        exact = [self.narrow_bf16(x) for x in xs]
+        exact = [[self.narrow_bf16(x) for x in group] for group in groups]
+        careful = [group[0] if len(group) == 1 else self.shuffle(group[0], group[1], range(32)) for group in exact]
         b.branch(done)
         after = b.block
         b.position_at_end(done)
-        results = []
-        for quick, careful in zip(fast, exact, strict=True):
-            phi = b.phi(halves)
-            phi.add_incoming(quick, before)
-            phi.add_incoming(careful, after)
-            results.append(phi)
-        return results
+        phis = [b.phi(value.type) for value in fast]
+        for phi, *values in zip(phis, fast, careful, strict=True):
+            for value, block in zip(values, (before, after), strict=True):
+                phi.add_incoming(value, block)
+        return [
+            phi if phi.type.count == 16 else self.shuffle(phi, phi, range(at, at + 16))
+            for phi in phis
+            for at in range(0, phi.type.count, 16)
+        ]
+
+    def _narrow_quickly(self, xs: Sequence[ir.Value]) -> ir.Value:
+        """The bfloat16 bits of one or two vectors of 16, those of the first in the lower lanes."""
+        if len(xs) == 1:
+            narrowed = self.builder.fptrunc(xs[0], ir.VectorType(BF16, 16))
+        else:
+            name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+            narrowed = self.call(name, ir.VectorType(BF16, 32), (xs[1], xs[0]))
+        return self.builder.bitcast(narrowed, ir_type("i16", narrowed.type.count))
 
     def widen_f16(self, bits: ir.Value) -> ir.Value:
         """float16 bit patterns (i16) to float32, exactly."""

@@ -97,6 +97,19 @@ def narrow_group(dtype: str, values: Sequence[Value]) -> list[Value]:
     return [narrow(dtype, value) for value in values]
 
 
+def store_narrowed(dtype: str, address: Value, values: Sequence[Value]) -> None:
+    """Stores what `narrow_group` made of vectors, one after another from `address` on."""
+    emit = context.emitter()
+    stored = [value.ir for value in values]
+    if dtype == "bf16" and values[0].kind.lanes == 16:
+        # Two were narrowed together.
+        pairs = [stored[at : at + 2] for at in range(0, len(stored), 2)]
+        stored = [pair[0] if len(pair) == 1 else emit.shuffle(pair[0], pair[1], range(32)) for pair in pairs]
+    for value in stored:
+        emit.store(address.ir, value)
+        address += itemsize(dtype) * value.type.count
+
+
 def store_group(dtype: str, addresses: Sequence[Value], values: Sequence[Value], *, streaming: bool = False) -> None:
     """`store_as` of several vectors; rounding to bfloat16 is cheaper for a group.
 

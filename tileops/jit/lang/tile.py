@@ -116,6 +116,10 @@ class TileBuilder:
         """Vectors rounded to a storage format, for `store_words`; cheaper than one by one for bfloat16."""
         return memory.narrow_group(dtype, values)
 
+    def store_narrowed(self, dtype: str, addr: Value, values: Sequence[Value]) -> None:
+        """Stores what `narrow_group` made of vectors, one after another from `addr` on."""
+        memory.store_narrowed(dtype, addr, values)
+
     def load_words(self, addr: Value, mask: Value | None = None, lanes: int | None = None) -> Value:
         """Raw 32-bit words, as int32 lanes; lanes outside `mask` are 0."""
         kind = Kind("i32", lanes or self.LANES)

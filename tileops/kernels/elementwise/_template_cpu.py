@@ -104,16 +104,19 @@ class _Pointwise:
             def vectors(i: Any, count: int) -> None:
                 results = self._compute(t, pointers, shared, i, count)
                 stored = t.narrow_group(self.result, results)
-                places = [out + i * size + u * lanes * size for u in range(count)]
+                place = out + i * size
 
-                def write(around: bool) -> None:
-                    for place, value in zip(places, stored, strict=True):
-                        t.store_words(place, value, streaming=around)
+                def write() -> None:
+                    t.store_narrowed(self.result, place, stored)
+
+                def write_around() -> None:
+                    for u, value in enumerate(stored):
+                        t.store_words(place + u * lanes * size, value, streaming=True)
 
                 if count > 1:
-                    t.when(streaming != 0, lambda: write(True), lambda: write(False))
+                    t.when(streaming != 0, write_around, write)
                 else:
-                    write(False)
+                    write()
 
             # Stores around the caches need whole vectors at aligned addresses.
             misplaced = (out + start * size) & (lanes * size - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tileops.jit.lang import context
 from tileops.jit.lang.arith import abs_, as_float, as_int, fma, fma_exact, maxq, minq, reciprocal_lp, select
-from tileops.jit.lang.values import Lockstep, Value
+from tileops.jit.lang.values import Lockstep, Value, as_f32
 from tileops.jit.lang.words import composite, word
 
 LOG2E = 1.44269504
@@ -68,6 +68,41 @@ def split_exp(x, low=None):
 def scales_natively(x):
     """Whether `scale_exp2` is one instruction (AVX-512), so that short cuts around it do not pay."""
     return (x.members[0] if isinstance(x, Lockstep) else x).kind.lanes == 16
+
+
+@word
+def fraction(x):
+    """``x - floor(x)``, 0 of infinities; where `scales_natively`."""
+    return Value(context.emitter().fraction(x.ir), x.kind)
+
+
+@word
+def scale_floor(p, x):
+    """``p * 2**floor(x)`` rounded once, for any numbers; where `scales_natively`.
+
+    Results below 2**-126 take a hundred cycles, but not those of exponents that no float32 has.
+    """
+    return Value(context.emitter().scale_floor(as_f32(p, x.kind).ir, x.ir), x.kind)
+
+
+#: ``2**x`` and ``2**-x`` for ``0 <= x < 1`` (minimax, 3e-6)
+_EXP2_UP_LP = (0.01353416778, 0.05201146007, 0.2414427549, 0.6930038333, 1.000002623)
+_EXP2_DOWN_LP = (0.006767083891, -0.0530740656, 0.2393410802, -0.6930301785, 0.9999973774)
+
+
+def split_exp2_lp(w):
+    """``2**w`` as p, which is to be scaled by ``2**floor(w)``, to a relative error of 3e-6; where `scales_natively`."""
+    return polynomial(fraction(w), *_EXP2_UP_LP)
+
+
+def logistic_lp(w):
+    """``(d, w)``: ``2**floor(w) / d`` is ``1 / (1 + 2**-w)`` to a relative error of 3e-6; where `scales_natively`.
+
+    As both the sum and the result are scaled exactly, no exponential overflows or loses bits.
+    """
+    # Above, the sum is its first term; NaN stays.
+    w = minq(64.0, w)
+    return scale_floor(1.0, w) + polynomial(fraction(w), *_EXP2_DOWN_LP), w
 
 
 @composite
@@ -153,6 +188,15 @@ def exp2(x):
     t = clamped + ROUND
     n = t - ROUND
     return select(tiny, 0.0, scale_exp2(polynomial(clamped - n, *EXP2), n, t))
+
+
+@composite
+def exp_half(x):
+    """`exp` for results that are rounded to bfloat16 or float16, to a relative error of 1e-5."""
+    if not scales_natively(x):
+        return exp(x)
+    w = x * LOG2E
+    return scale_floor(split_exp2_lp(w), w)
 
 
 @composite

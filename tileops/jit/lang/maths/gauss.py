@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, select
+from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
     LN2_HIGH,
     LN2_LOW,
@@ -16,7 +16,7 @@ from tileops.jit.lang.maths.exponential import (
     split_exp,
     tail_exp_lp,
 )
-from tileops.jit.lang.maths.sigmoid import quotient_near, times_sigmoid
+from tileops.jit.lang.maths.sigmoid import quotient_near, times_logistic_lp, times_sigmoid
 from tileops.jit.lang.maths.tables import ERF, GELU, GELU_LP, by_powers, near_points
 from tileops.jit.lang.words import composite
 
@@ -143,14 +143,22 @@ def gelu_tanh(x):
     return times_sigmoid(x, x < 0.0, size > 10.8, u, u_low)
 
 
-def _gelu_tanh_argument(x):
-    """``2 u`` with ``gelu_tanh(x) = x * sigmoid(2 u)``."""
-    return x * fma(x * x, 0.0713548163, 1.5957691216)
+def _gelu_tanh_wide_lp(x, reciprocal):
+    """``x * sigmoid(2 u)``, 2 u as an exponent of 2."""
+    return times_logistic_lp(x, x * fma(x * x, 0.1029432397, 2.302208199), reciprocal)
+
+
+@composite
+def gelu_tanh_bf16(x):
+    """`gelu_tanh` for results that are rounded to bfloat16."""
+    return _gelu_tanh_wide_lp(x, reciprocal_lp) if scales_natively(x) else gelu_tanh_lp(x)
 
 
 @composite
 def gelu_tanh_lp(x):
     """`gelu_tanh` to a relative error of 3e-5."""
-    u = _gelu_tanh_argument(x)
+    if scales_natively(x):
+        return _gelu_tanh_wide_lp(x, reciprocal_half)
+    u = x * fma(x * x, 0.0713548163, 1.5957691216)
     z, factor = tail_exp_lp(-abs_(u))
     return x * (select(u < 0.0, z, 1.0) * reciprocal_half(1.0 + z)) * select(u < 0.0, factor, 1.0)

@@ -6,14 +6,18 @@ import math
 
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
+    LOG2E,
     exp_near,
     expm1_reduced,
+    logistic_lp,
     polynomial,
     reciprocal_half,
     reduce_exp,
     scale_exp2,
+    scale_floor,
     scales_natively,
     split_exp,
+    split_exp2_lp,
     tail_exp_lp,
 )
 from tileops.jit.lang.maths.tables import TANH, near_points
@@ -80,9 +84,23 @@ def sigmoid(x):
     return times_sigmoid(1.0, x < 0.0, a > 104.0, -minq(110.0, a))
 
 
+def times_logistic_lp(numerator, w, reciprocal):
+    """``numerator / (1 + 2**-w)``; where `scales_natively`."""
+    d, w = logistic_lp(w)
+    return scale_floor(reciprocal(d) if numerator is None else numerator * reciprocal(d), w)
+
+
+@composite
+def sigmoid_bf16(x):
+    """`sigmoid` for results that are rounded to bfloat16: the estimate of the reciprocal is enough."""
+    return times_logistic_lp(None, x * LOG2E, reciprocal_lp) if scales_natively(x) else sigmoid_lp(x)
+
+
 @composite
 def sigmoid_lp(x):
     """`sigmoid` to a relative error of 1e-5."""
+    if scales_natively(x):
+        return times_logistic_lp(None, x * LOG2E, reciprocal_half)
     z, factor = tail_exp_lp(-abs_(x))
     return select(x < 0.0, z * factor, 1.0) * reciprocal_half(1.0 + z)
 
@@ -95,8 +113,16 @@ def silu(x):
 
 
 @composite
+def silu_bf16(x):
+    """`silu` for results that are rounded to bfloat16."""
+    return times_logistic_lp(x, x * LOG2E, reciprocal_lp) if scales_natively(x) else silu_lp(x)
+
+
+@composite
 def silu_lp(x):
     """`silu` to a relative error of 1e-5."""
+    if scales_natively(x):
+        return times_logistic_lp(x, x * LOG2E, reciprocal_half)
     z, factor = tail_exp_lp(-abs_(x))
     return x * (select(x < 0.0, z, 1.0) * reciprocal_half(1.0 + z)) * select(x < 0.0, factor, 1.0)
 
@@ -153,9 +179,27 @@ def mish(x):
     return copysign(select(x < 0.0, small, select(zero, x, fma_exact(-loss, x, x))), x)
 
 
+def _mish_wide_lp(x, reciprocal):
+    """``x * (z**2 + 2 z) / (z**2 + 2 z + 2)`` with ``z = exp(x)``."""
+    w = minq(40.0, x * LOG2E)
+    p = split_exp2_lp(w)
+    z = scale_floor(p, w)
+    upper = z + 2.0
+    # One z comes last, so that it may be small where x is large.
+    return scale_floor(x * (upper * reciprocal(fma(z, upper, 2.0))) * p, w)
+
+
+@composite
+def mish_bf16(x):
+    """`mish` for results that are rounded to bfloat16."""
+    return _mish_wide_lp(x, reciprocal_lp) if scales_natively(x) else mish_lp(x)
+
+
 @composite
 def mish_lp(x):
     """`mish` to a relative error of 1e-5."""
+    if scales_natively(x):
+        return _mish_wide_lp(x, reciprocal_half)
     negative = x < 0.0
     z, factor = tail_exp_lp(-abs_(x))
     upper = fma(z, select(negative, 1.0, 2.0), select(negative, 2.0, 1.0))

@@ -10,6 +10,7 @@ bool as masks. The result is rounded once to the dtype of the output. Where that
 may have a cheaper form, beside it under another name:
 
 * ``silu_lp``, computed in float32 to a relative error of 3e-5, a fiftieth of float16's last place;
+* ``silu_bf16``, for bfloat16 alone, to a relative error of 7e-5;
 * ``neg_bits``, on the stored bits as 16-bit integers, for what moves values or changes their sign (CPU only);
 * ``div_f16``, where all operands are float16 too, whose numbers and quotients are all normal in float32 (CPU only).
 """
@@ -54,6 +55,8 @@ def find(name: str, output: str = "f32", inputs: Sequence[str | None] = ()) -> C
         raise KeyError(f"no scalar function {name!r} in {__name__}; define it in the module of its subject")
     if output == "f16" and set(inputs) == {"f16"} and f"{name}_f16" in functions:
         return functions[f"{name}_f16"]
+    if output == "bf16" and f"{name}_bf16" in functions:
+        return functions[f"{name}_bf16"]
     return functions.get(f"{name}_lp", functions[name]) if output in HALVES else functions[name]
 
 

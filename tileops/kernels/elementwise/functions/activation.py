@@ -36,12 +36,20 @@ def silu(x: Any) -> Any:
     return lang.silu(x)
 
 
+def silu_bf16(x: Any) -> Any:
+    return lang.silu_bf16(x)
+
+
 def silu_lp(x: Any) -> Any:
     return lang.silu_lp(x)
 
 
 def mish(x: Any) -> Any:
     return lang.mish(x)
+
+
+def mish_bf16(x: Any) -> Any:
+    return lang.mish_bf16(x)
 
 
 def mish_lp(x: Any) -> Any:
@@ -54,6 +62,10 @@ def softplus(x: Any, beta: Any, threshold: Any) -> Any:
 
 def gelu(x: Any, *, approximate: str) -> Any:
     return lang.gelu_tanh(x) if approximate == "tanh" else lang.gelu(x)
+
+
+def gelu_bf16(x: Any, *, approximate: str) -> Any:
+    return lang.gelu_tanh_bf16(x) if approximate == "tanh" else lang.gelu_lp(x)
 
 
 def gelu_lp(x: Any, *, approximate: str) -> Any:

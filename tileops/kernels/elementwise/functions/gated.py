@@ -11,6 +11,10 @@ def silu_and_mul(gate: Any, up: Any) -> Any:
     return lang.silu(gate) * up
 
 
+def silu_and_mul_bf16(gate: Any, up: Any) -> Any:
+    return lang.silu_bf16(gate) * up
+
+
 def silu_and_mul_lp(gate: Any, up: Any) -> Any:
     return lang.silu_lp(gate) * up
 
@@ -25,6 +29,10 @@ def gelu_and_mul_lp(gate: Any, up: Any) -> Any:
 
 def gelu_tanh_and_mul(gate: Any, up: Any) -> Any:
     return lang.gelu_tanh(gate) * up
+
+
+def gelu_tanh_and_mul_bf16(gate: Any, up: Any) -> Any:
+    return lang.gelu_tanh_bf16(gate) * up
 
 
 def gelu_tanh_and_mul_lp(gate: Any, up: Any) -> Any:

@@ -11,6 +11,10 @@ def exp(x: Any) -> Any:
     return lang.exp(x)
 
 
+def exp_lp(x: Any) -> Any:
+    return lang.exp_half(x)
+
+
 def expm1(x: Any) -> Any:
     return lang.expm1(x)
 
@@ -77,6 +81,10 @@ def tanh_lp(x: Any) -> Any:
 
 def sigmoid(x: Any) -> Any:
     return lang.sigmoid(x)
+
+
+def sigmoid_bf16(x: Any) -> Any:
+    return lang.sigmoid_bf16(x)
 
 
 def sigmoid_lp(x: Any) -> Any:
