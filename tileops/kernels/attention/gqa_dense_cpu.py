@@ -269,7 +269,8 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         return {"main": program}
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
-        return self._launches(call)(*call.q.shape[:2], call.k.shape[1], _steps(call), _cache_layout(call))
+        batch, queries = call.q.shape[:2]
+        return self._launches(call)(batch, queries, call.k.shape[1], _steps(call), _cache_layout(call))
 
     def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | None] | None:
         if set(call.tensors()) != {"q", "k", "v", "o"}:
