@@ -170,8 +170,8 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
 
         queries = scratch + tid * scratch_bytes
         scores = queries + panels * query_panel
-        weights = scores + panels * score_panel
-        outputs = weights + panels * weight_panel
+        weights = scores + 2 * score_panel
+        outputs = weights + 2 * weight_panel
         spare = outputs + panels * out_panel
         rows = spare + padded * 4
         row_bytes = greater(key_bytes, padded * 4)
@@ -197,17 +197,17 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
             used = lesser(block_q, columns - first_column)
             pairs_used = (used + 2 * lanes - 1) // (2 * lanes)
             base = q + batch * q_b + head * group * q_h
+            s, g = first_column // group, first_column % group
             for j in range(2 * pairs_used):
                 for lane in range(lanes):
                     c = j * lanes + lane
                     place = rows + lane * key_bytes
                     low, high = 0, -1
                     if c < used:
-                        s = (first_column + c) // group
-                        g = (first_column + c) % group
                         copy_row(base + s * q_s + g * q_h, q_d, D, padded, place, ROW_BYTES, words * 4, spare)
                         low = greater(0, s + shift - left) if left >= 0 else 0
                         high = lesser(S_kv - 1, s + shift + right) if right >= 0 else S_kv - 1
+                        s, g = (s + 1, 0) if g == group - 1 else (s, g + 1)
                     else:
                         fill_row(words * parts, place, ROW_BYTES)
                     store_i32(lows + c * 4, low)
@@ -233,61 +233,64 @@ def attend(dtype: str, out_dtype: str, form: str, dense: bool, block_q: int, blo
                 count = (lesser(block_kv, some_high - key) + BLOCK_ROWS - 1) // BLOCK_ROWS * BLOCK_ROWS
                 k_block = head_k + key * key_bytes
                 v_block = head_v + key // tile_keys * TILE_BYTES
-                for r in range(0, count, BLOCK_ROWS):
-                    for j in range(0, 2 * pairs_used, 2):
-                        scores_of(
-                            depth, k_block + r * key_bytes, parts * key_part, TILE_BYTES, key_part,
-                            queries + j * query_panel, query_panel, query_part,
-                            scores + j * score_panel + r * vector, score_panel,
-                        )  # fmt: skip
                 # Keys before `before_all` and from `after_all` on are hidden from some query.
                 before_all = lesser(count, all_low - key)
                 after_all = greater(0, all_high - key)
                 if prescaled:
                     before_all = count
-                for j in range(2 * pairs_used):
-                    panel = scores + j * score_panel
-                    if cap > 0.0:
-                        cap_scores(count, panel, before, cap)
-                    rescale = 1.0 if cap > 0.0 else before
-                    low, high = lows + j * vector, highs + j * vector
-                    adjust(0, before_all, panel, key, low, high, rescale)
-                    if not prescaled:
-                        adjust(after_all, count, panel, key, low, high, 1.0)
-                    old = ld(peaks + j * vector)
-                    peak = lang.maxq(largest(count, panel) * factor, old)
-                    base_peak = lang.select(peak == -math.inf, 0.0, peak)
-                    total = weigh(count, panel, weights + j * weight_panel, factor, -base_peak)
-                    if lang.any_true(peak != old):
-                        decay = exp2(old - base_peak)
-                        st(peaks + j * vector, peak)
-                        total = lang.fma(ld(sums + j * vector), decay, total)
-                        scale_rows(padded, outputs + j * out_panel, decay)
-                    else:
-                        total = total + ld(sums + j * vector)
-                    st(sums + j * vector, total)
-                for d in range(0, padded, BLOCK_ROWS):
-                    for j in range(0, 2 * pairs_used, 2):
+                rescale = 1.0 if cap > 0.0 else before
+                # Two panels at a time, so that their scores stay in the nearest cache.
+                for pair in range(0, 2 * pairs_used, 2):
+                    for r in range(0, count, BLOCK_ROWS):
+                        scores_of(
+                            depth, k_block + r * key_bytes, parts * key_part, TILE_BYTES, key_part,
+                            queries + pair * query_panel, query_panel, query_part,
+                            scores + r * vector, score_panel,
+                        )  # fmt: skip
+                    for side in range(2):
+                        j = pair + side
+                        panel = scores + side * score_panel
+                        if cap > 0.0:
+                            cap_scores(count, panel, before, cap)
+                        low, high = lows + j * vector, highs + j * vector
+                        adjust(0, before_all, panel, key, low, high, rescale)
+                        if not prescaled:
+                            adjust(after_all, count, panel, key, low, high, 1.0)
+                        old = ld(peaks + j * vector)
+                        peak = lang.maxq(largest(count, panel) * factor, old)
+                        base_peak = lang.select(peak == -math.inf, 0.0, peak)
+                        total = weigh(count, panel, weights + side * weight_panel, factor, -base_peak)
+                        if lang.any_true(peak != old):
+                            decay = exp2(old - base_peak)
+                            st(peaks + j * vector, peak)
+                            total = lang.fma(ld(sums + j * vector), decay, total)
+                            scale_rows(padded, outputs + j * out_panel, decay)
+                        else:
+                            total = total + ld(sums + j * vector)
+                        st(sums + j * vector, total)
+                    for d in range(0, padded, BLOCK_ROWS):
                         add_to(
                             count // tile_keys, v_block + d // TILE_ROWS * parts * value_part,
                             parts * value_part, TILE_BYTES, value_part,
-                            weights + j * weight_panel, weight_panel, weight_part,
-                            outputs + j * out_panel + d * vector, out_panel,
+                            weights, weight_panel, weight_part,
+                            outputs + pair * out_panel + d * vector, out_panel,
                         )  # fmt: skip
-                add_non_finite(
-                    head_marks, key, lesser(count, S_kv - key), values, v_s, v_d, D, 2 * pairs_used, scores,
-                    score_panel, outputs, out_panel, peaks, lows, highs, factor,
-                )  # fmt: skip
+                    add_non_finite(
+                        head_marks, key, lesser(count, S_kv - key), values, v_s, v_d, D, 2, scores,
+                        score_panel, outputs + pair * out_panel, out_panel, peaks + pair * vector,
+                        lows + pair * vector, highs + pair * vector, factor,
+                    )  # fmt: skip
 
+            s, g = first_column // group, first_column % group
             for j in range(2 * pairs_used):
                 total = ld(sums + j * vector)
                 scale_rows(padded, outputs + j * out_panel, lang.select(total == 0.0, 0.0, 1.0 / total))
                 for d in range(0, padded, lanes):
                     transpose(outputs + j * out_panel + d * vector, vector, rows + d * 4, padded * 4)
                 for lane in range(lesser(lanes, used - j * lanes)):
-                    c = first_column + j * lanes + lane
-                    row = ((batch * S_q + c // group) * H_kv + head) * group + c % group
+                    row = ((batch * S_q + s) * H_kv + head) * group + g
                     store_row(rows + lane * padded * 4, D, o + row * D * size)
+                    s, g = (s + 1, 0) if g == group - 1 else (s, g + 1)
         end_tiles()
 
     return body

@@ -187,8 +187,8 @@ def copy_row(dtype: str, form: str, dense: bool) -> lang.Word:
         def floats(i, _):
             t.store("f32", _word(i, dst, dst_tile), t.load(dtype, src + i * size, t.mask_lt(n - i)))
 
-        def words(i, _):
-            word = t.load_words(src + i * 4, t.mask_lt(n // 2 - i))
+        def words(i, _, whole=False):
+            word = t.load_words(src + i * 4, None if whole else t.mask_lt(n // 2 - i))
             if parts == 1:
                 t.store_words(_word(i, dst, dst_tile), word)
             else:
@@ -203,7 +203,11 @@ def copy_row(dtype: str, form: str, dense: bool) -> lang.Word:
             store_parts(t, even, odd, _word(i, dst, dst_tile), dst_part)
 
         body = floats if not pairs else floats_to_parts if dtype == "f32" else words
-        t.loop(0, padded // 2 if pairs else padded, t.LANES, (), body)
+        first: Any = 0
+        if body is words:  # whole vectors without masks
+            first = n // 2 // t.LANES * t.LANES
+            t.loop(0, first, t.LANES, (), lambda i, _: words(i, _, whole=True))
+        t.loop(first, padded // 2 if pairs else padded, t.LANES, (), body)
 
     @lang.tile("src: i64, step: i64, n: i64, padded: i64, dst: i64, dst_tile: i64, dst_part: i64, spare: i64")
     def copy(t, src, step, n, padded, dst, dst_tile, dst_part, spare):
@@ -292,9 +296,14 @@ def store_row(dtype: str) -> lang.Word:
 
     @lang.tile("src: i64, n: i64, dst: i64")
     def put(t, src, n, dst):
-        def step(i, _):
+        def whole(i, _):
+            t.store(dtype, dst + i * size, t.load("f32", src + i * 4))
+
+        def part(i, _):
             t.store(dtype, dst + i * size, t.load("f32", src + i * 4), t.mask_lt(n - i))
 
-        t.loop(0, n, t.LANES, (), step)
+        rest = n // t.LANES * t.LANES
+        t.loop(0, rest, t.LANES, (), whole)
+        t.loop(rest, n, t.LANES, (), part)
 
     return put

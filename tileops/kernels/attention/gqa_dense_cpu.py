@@ -139,10 +139,10 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         is_causal = call.is_causal
         # A row of zeros, 16 rows of words for each part, two rows of float32.
         pack_scratch = (3 + 16 * _PARTS[form]) * padded * 4
-        # Of `block_q` queries: queries and weights in words, scores and outputs in float32, four facts each; then a
-        # spare row and the rows of one panel, whose columns are at most 16.
-        columns = padded * word_bytes + block_kv * (4 + word_bytes) + padded * 4 + 16
-        attend_scratch = block_q * columns + padded * 4 + 16 * padded * max(4, word_bytes)
+        # Of `block_q` queries: queries in words, outputs in float32, four facts each. Of two panels, whose columns are
+        # at most 16: scores in float32, weights in words. Then a spare row and the rows of one panel.
+        attend_scratch = block_q * (padded * word_bytes + padded * 4 + 16) + 32 * block_kv * (4 + word_bytes)
+        attend_scratch += padded * 4 + 16 * padded * max(4, word_bytes)
         attend_scratch = _round_up(attend_scratch, _CACHE_LINE)
         per_thread = max(pack_scratch, attend_scratch)
         pair_ns = 4 * D / _FLOPS_PER_NS[form] + _SOFTMAX_NS
