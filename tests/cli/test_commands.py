@@ -126,6 +126,7 @@ def test_doctor_says_why_a_cache_is_refused(tmp_path):
 BAD_USAGE = (
     ("nonsense",),
     ("show", "NoSuchOp"),
+    ("show", "AddFwdOp", "--device", "gpu"),
     ("tune", "RMSNormFwdOp", "--case", "no-such-case"),
     ("warm", "--arch", "sm_1"),
     ("ops", "--family", "no-such-family"),
@@ -151,6 +152,14 @@ def test_an_error_is_one_clean_line_and_exit_code_1():
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(command, tmp_path):
     for place, reason in ((tmp_path / "no" / "x.json", "create it first"), (tmp_path, "is a folder")):
         assert reason in inside(command, "--json", str(place), code=2)
+
+
+def test_a_model_that_is_no_gguf_file_is_an_error_of_one_line(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(bytes(64))
+    text = tileops("demo", "--model", str(tmp_path / "model.gguf"), code=1)
+    assert text.startswith("error: ")
+    assert "not a GGUF file" in text
+    assert len(text.strip().splitlines()) == 1
 
 
 def test_bench_names_the_baselines_there_are():

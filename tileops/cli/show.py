@@ -28,6 +28,8 @@ def command(
     from tileops.manifest import workload
 
     entry = catalogue.find_entry(op)
+    if device != "cpu" and not device.startswith("sm_"):
+        raise usage_error(f"no device {device!r}; there are cpu and architectures such as sm_90")
     if call is not None:
         _explain(entry, call, device, as_json)
         return
@@ -81,8 +83,6 @@ def _explain(entry: Any, text: str, device: str, as_json: bool) -> None:
     cls = catalogue.op_class(entry)
     if cls is None:
         raise usage_error(f"{entry.name} is spec-only: it has no kernels yet")
-    if device != "cpu" and not device.startswith("sm_"):
-        raise usage_error(f"no device {device!r}; there are cpu and architectures such as sm_90")
     arch = None if device == "cpu" else device
     found = explanation.explain(cls, explanation.parse_call(cls, text), device_for(arch))
     if as_json:

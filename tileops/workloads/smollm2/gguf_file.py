@@ -24,7 +24,13 @@ from gguf.constants import (
 )
 
 from tileops import jit
+from tileops.errors import TileOpsError
 from tileops.jit.program import Program
+
+
+class GGUFError(TileOpsError, ValueError):
+    """A file is not GGUF, or damaged."""
+
 
 _SCALARS = {
     GGUFValueType.UINT8: "B",
@@ -120,12 +126,12 @@ class GGUFFile:
         tensors: `TensorInfo` by name.
 
     Raises:
-        ValueError: the file is not GGUF, of an unknown version, or truncated.
+        GGUFError: the file is not GGUF, of an unknown version, or truncated.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         if os.path.getsize(path) == 0:
-            raise ValueError(f"{path}: the file is empty")
+            raise GGUFError(f"{path}: the file is empty")
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self.metadata: dict[str, Any] = {}
@@ -133,7 +139,7 @@ class GGUFFile:
         try:
             self._read_header(_Cursor(self._map))
         except (struct.error, ValueError) as error:
-            raise ValueError(f"{path}: not a GGUF file, or a damaged one: {error}") from None
+            raise GGUFError(f"{path}: not a GGUF file, or a damaged one: {error}") from None
 
     def _read_header(self, cursor: _Cursor) -> None:
         magic, version = cursor.scalar("I"), cursor.scalar("I")
