@@ -66,7 +66,7 @@ def sums() -> Callable[..., None]:
 
     load, store = lang.load_scalar("f32"), lang.store_scalar("f32")
 
-    def body(begin, end, tid, a, b, c, d, e, f, output):  # type: ignore[no-untyped-def]
+    def body(begin, end, tid, a, b, c, d, e, f, output):
         for i in range(begin, end):
             at = 4 * i
             store(output + at, load(a + at) + load(b + at) + load(c + at) + load(d + at) + load(e + at) + load(f + at))

@@ -84,8 +84,21 @@ class DeviceFacts:
     smem_per_block: int = 0
 
 
+class _Made:
+    """What is made at every call of a new kind, and so has to be made fast."""
+
+    @classmethod
+    def made(cls, values: dict[str, Any]) -> Self:
+        """As the constructor, from a new dict with the value of every field: many fields cost no more than few, a third
+        of the constructor's time. The dict may hold cached properties too, where they are known.
+        """
+        new = object.__new__(cls)
+        _set(new, "__dict__", values)
+        return new
+
+
 @dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(_Made):
     """One tensor of a call, in plain values.
 
     Attributes:
@@ -117,15 +130,6 @@ class TensorSpec:
                 "is_contiguous": True,
             }
         )
-
-    @classmethod
-    def made(cls, values: dict[str, Any]) -> Self:
-        """As the constructor, from a new dict with the value of every field, in a third of the time. The dict may hold
-        `is_contiguous` and `numel` too, where they are known.
-        """
-        spec = object.__new__(cls)
-        _set(spec, "__dict__", values)
-        return spec
 
     @property
     def ndim(self) -> int:
@@ -161,7 +165,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallSpec:
+class CallSpec(_Made):
     """Base of the frozen facts of one call. Subclasses add `TensorSpec` fields and parameters, all hashable.
 
     Two calls on two devices of one kind are the same call for the choice of a kernel where architecture and
@@ -169,13 +173,6 @@ class CallSpec:
     """
 
     device: DeviceFacts = field(default_factory=DeviceFacts)
-
-    @classmethod
-    def made(cls, values: dict[str, Any]) -> Self:
-        """As the constructor, from a new dict with the value of every field: many fields cost no more than few."""
-        call = object.__new__(cls)
-        _set(call, "__dict__", values)
-        return call
 
     def tensors(self) -> dict[str, TensorSpec]:
         """The tensors that the call has, by field name."""

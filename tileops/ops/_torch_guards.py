@@ -10,12 +10,13 @@ torch is outside `SUPPORTED`, every call takes the dispatcher, which is slower a
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from tileops.jit.cpu._torch_tensors import outside
 
 #: Versions of torch, first inclusive and last exclusive, in which these names were checked.
 SUPPORTED = ((2, 13), (2, 15))
@@ -166,15 +167,10 @@ def mark_constant(function: Any) -> None:
     function._dynamo_marked_constant = True
 
 
-def _version() -> tuple[int, int]:
-    major, minor = re.match(r"(\d+)\.(\d+)", torch.__version__).groups()  # type: ignore[union-attr]
-    return int(major), int(minor)
-
-
 def _load() -> Guards:
-    first, last = SUPPORTED
-    if not first <= _version() < last:
-        return Guards("False", reason=f"torch {torch.__version__} is outside {first} <= version < {last}")
+    other = outside(SUPPORTED)
+    if other is not None:
+        return Guards("False", reason=other)
     try:
         names = {name: _lookup(path) for name, path in _NAMES.items()}
     except AttributeError as error:

@@ -94,13 +94,23 @@ def _found() -> tuple[TensorFunctions | None, str]:
     return found, why
 
 
-def _load() -> tuple[TensorFunctions | None, str]:
+def outside(supported: tuple[tuple[int, int], tuple[int, int]]) -> str | None:
+    """Why the running torch is none of these versions, first inclusive and last exclusive; None where it is one."""
     import torch
 
     match = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    first, last = SUPPORTED
-    if match is None or not first <= (int(match[1]), int(match[2])) < last:
-        return None, f"torch {torch.__version__} is outside {first} <= version < {last}"
+    first, last = supported
+    if match is not None and first <= (int(match[1]), int(match[2])) < last:
+        return None
+    return f"torch {torch.__version__} is outside {first} <= version < {last}"
+
+
+def _load() -> tuple[TensorFunctions | None, str]:
+    import torch
+
+    other = outside(SUPPORTED)
+    if other is not None:
+        return None, other
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None, f"the objects of {sys.implementation.name} without a GIL are laid out in another way"
     if object.__basicsize__ != HANDLE_OFFSET or torch.Tensor.__basicsize__ < HANDLE_OFFSET + 8:
