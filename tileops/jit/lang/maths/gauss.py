@@ -12,8 +12,10 @@ from tileops.jit.lang.maths.exponential import (
     polynomial,
     reciprocal_half,
     scale_exp2,
+    scale_floor,
     scales_natively,
     split_exp,
+    split_exp2_lp,
     tail_exp_lp,
 )
 from tileops.jit.lang.maths.sigmoid import quotient_near, times_logistic_lp, times_sigmoid
@@ -89,13 +91,8 @@ def _gelu_wide(x):
     r = fma(n, 2 * LN2_HIGH, square) + fma(n, 2 * LN2_LOW, error)
     p = polynomial(r, 2.158521784e-05, -0.0002615232952, 0.002604274312, -0.02083315141, 0.1249999851, -0.5)
     g = near_points(a, 0.5 * a, GELU)
-    return _gelu_of_tail(x, size, fma(p * r, g, g), n, t)
-
-
-def _gelu_of_tail(x, size, tail, n, t):
-    """gelu of x with ``|x| Phi(-|x|) = tail * 2**n``."""
     # What underflows to 0 stays out of the scaling, see `_flushing_exp`.
-    tail = scale_exp2(select(size > 14.4, 0.0, tail), n, t)
+    tail = scale_exp2(select(size > 14.4, 0.0, fma(p * r, g, g)), n, t)
     # Times 0 and not 0: -inf gives NaN.
     return select(x < 0.0, x * 0.0, x) - tail
 
@@ -105,15 +102,12 @@ def gelu_lp(x):
     """`gelu` to a relative error of 3e-5."""
     size = abs_(x)
     if scales_natively(x):
-        a = minq(14.5, size)
-        square = a * a
-        t = fma(square, -0.5 * LOG2E, ROUND)
-        n = t - ROUND
-        # 2**f to 3e-6
-        p = polynomial(
-            fma(square, -0.5 * LOG2E, -n), 0.009570927359, 0.05591768771, 0.2402471453, 0.6931218505, 0.9999992847
-        )
-        return _gelu_of_tail(x, size, by_powers(a, GELU_LP) * p, n, t)
+        # From 15 on the polynomial is another's, and the scale takes every number below 2**11 to 0.
+        a = minq(40.0, size)
+        w = a * (-0.5 * LOG2E) * a
+        tail = scale_floor(by_powers(a, GELU_LP) * split_exp2_lp(w), w)
+        # Times 0 and not 0: -inf gives NaN.
+        return select(x < 0.0, x * 0.0, x) - tail
     a = minq(14.5, size)
     v = reciprocal_half(a + 2.0)
     p = polynomial(
