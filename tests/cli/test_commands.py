@@ -127,6 +127,8 @@ BAD_USAGE = (
     ("nonsense",),
     ("show", "NoSuchOp"),
     ("show", "AddFwdOp", "--device", "gpu"),
+    ("bench", "AddFwdOp", "--device", "gpu"),
+    ("bench", "AddFwdOp", "--device", "cuda:99"),
     ("tune", "RMSNormFwdOp", "--case", "no-such-case"),
     ("warm", "--arch", "sm_1"),
     ("ops", "--family", "no-such-family"),

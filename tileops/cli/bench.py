@@ -34,6 +34,8 @@ def command(
         names += [entry.name for entry in catalogue.entries(family) if entry.name not in names]
     baselines = tuple(name.strip() for name in against.split(",") if name.strip())
     largest = None if max_output is None else _size(max_output)
+    if device is not None:
+        _require_device(device)
     chosen = bench.selected(names or None, case, dtype, largest)
     if not chosen and names and not any(catalogue.find_entry(name).implemented for name in names):
         raise usage_error(f"{', '.join(names)}: spec-only, without a kernel to measure")
@@ -57,6 +59,18 @@ def command(
     )
     if session.failures:
         raise typer.Exit(1)
+
+
+def _require_device(name: str) -> None:
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise usage_error(f"--device {name!r}: torch knows no such device; name one as cpu or cuda:0") from None
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise usage_error(f"--device {name!r}: torch sees {count} CUDA devices here; `tileops doctor` says more")
 
 
 def _size(text: str) -> int:
