@@ -80,7 +80,7 @@ def fraction(x):
 def scale_floor(p, x):
     """``p * 2**floor(x)`` rounded once, for any numbers; where `scales_natively`.
 
-    Results below 2**-126 take a hundred cycles, but not those of exponents that no float32 has.
+    Results below 2**-126 take hundreds of cycles, but not from exponents of -512 down; see `beyond_underflow`.
     """
     return Value(context.emitter().scale_floor(as_f32(p, x.kind).ir, x.ir), x.kind)
 
@@ -88,6 +88,11 @@ def scale_floor(p, x):
 #: ``2**x`` and ``2**-x`` for ``0 <= x < 1`` (minimax, 3e-6)
 _EXP2_UP_LP = (0.01353416778, 0.05201146007, 0.2414427549, 0.6930038333, 1.000002623)
 _EXP2_DOWN_LP = (0.006767083891, -0.0530740656, 0.2393410802, -0.6930301785, 0.9999973774)
+
+
+def beyond_underflow(w):
+    """`w`, but where ``2**w`` is 0 in bfloat16 as an exponent that `scale_floor` is not slow for; -inf and NaN stay."""
+    return select(w < -151.0, w * 8.0, w)
 
 
 def split_exp2_lp(w):
@@ -101,7 +106,7 @@ def logistic_lp(w):
     As both the sum and the result are scaled exactly, no exponential overflows or loses bits.
     """
     # Above, the sum is its first term; NaN stays.
-    w = minq(64.0, w)
+    w = beyond_underflow(minq(64.0, w))
     return scale_floor(1.0, w) + polynomial(fraction(w), *_EXP2_DOWN_LP), w
 
 
@@ -195,7 +200,7 @@ def exp_half(x):
     """`exp` for results that are rounded to bfloat16 or float16, to a relative error of 1e-5."""
     if not scales_natively(x):
         return exp(x)
-    w = x * LOG2E
+    w = beyond_underflow(x * LOG2E)
     return scale_floor(split_exp2_lp(w), w)
 
 

@@ -8,6 +8,7 @@ from tileops.jit.lang.maths.exponential import (
     LN2_LOW,
     LOG2E,
     ROUND,
+    beyond_underflow,
     exp_fast,
     polynomial,
     reciprocal_half,
@@ -104,7 +105,7 @@ def gelu_lp(x):
     if scales_natively(x):
         # From 15 on the polynomial is another's, and the scale takes every number below 2**11 to 0.
         a = minq(40.0, size)
-        w = a * (-0.5 * LOG2E) * a
+        w = beyond_underflow(a * (-0.5 * LOG2E) * a)
         tail = scale_floor(by_powers(a, GELU_LP) * split_exp2_lp(w), w)
         # Times 0 and not 0: -inf gives NaN.
         return select(x < 0.0, x * 0.0, x) - tail

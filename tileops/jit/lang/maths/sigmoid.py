@@ -7,6 +7,7 @@ import math
 from tileops.jit.lang.arith import abs_, copysign, fma, fma_exact, maxq, minq, reciprocal_lp, select
 from tileops.jit.lang.maths.exponential import (
     LOG2E,
+    beyond_underflow,
     exp_near,
     expm1_reduced,
     logistic_lp,
@@ -181,7 +182,7 @@ def mish(x):
 
 def _mish_wide_lp(x, reciprocal):
     """``x * (z**2 + 2 z) / (z**2 + 2 z + 2)`` with ``z = exp(x)``."""
-    w = minq(40.0, x * LOG2E)
+    w = beyond_underflow(minq(40.0, x * LOG2E))
     p = split_exp2_lp(w)
     z = scale_floor(p, w)
     upper = z + 2.0
