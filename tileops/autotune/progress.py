@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_PLAIN_SECONDS = 10.0
+#: Between two plain lines.
+PLAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class StderrLine:
         if self._terminal:
             print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
             self._width = len(text)
-        elif time.monotonic() - self._last >= _PLAIN_SECONDS:
+        elif time.monotonic() - self._last >= PLAIN_SECONDS:
             self._last = time.monotonic()
             print(text, file=sys.stderr, flush=True)
 

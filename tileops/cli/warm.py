@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -60,6 +61,7 @@ def command(
 def _warm(names: list[str] | None, calls: Path | None, arches: list[str], cpu: str | None, jobs: int) -> WarmReport:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from tileops.autotune.progress import PLAIN_SECONDS
     from tileops.ops.warming import warm
 
     console = errors()
@@ -72,9 +74,14 @@ def _warm(names: list[str] | None, calls: Path | None, arches: list[str], cpu: s
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         shown = bar.add_task("", total=None)
+        last = time.monotonic()
 
         def advance(done: int, total: int, outcome: Outcome) -> None:
+            nonlocal last
             bar.update(shown, completed=done, total=total, description=outcome.task.op or "")
+            if bar.disable and time.monotonic() - last >= PLAIN_SECONDS:
+                last = time.monotonic()
+                console.print(f"compiling: {done} of {total} kernels", highlight=False)
 
         return warm(names, calls=calls, arch=arches, cpu=cpu, jobs=jobs or None, progress=advance)
 

@@ -139,7 +139,10 @@ def cpu_target(name: str | None = None) -> CpuTarget:
         SettingsError: there is no such target, the host lacks what it needs (but see `compiling_elsewhere`), or the
             host is not an x86-64 CPU.
     """
-    target = _target(name or settings.current().cpu)
+    try:
+        target = _target(name or settings.current().cpu)
+    except SettingsError as error:
+        raise error if name else SettingsError(f"TILEOPS_CPU: {error}") from None
     missing = () if _elsewhere.get() else _missing(target.name)
     if missing:
         raise SettingsError(
