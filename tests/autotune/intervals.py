@@ -28,7 +28,7 @@ def overlapping(cache: Path) -> list[tuple[float, float]]:
     ]
     spans = []
     for process in processes:
-        spans += [tuple(map(float, line.split())) for line in process.communicate(timeout=60)[0].splitlines()]
+        spans += [tuple(map(float, line.split())) for line in process.communicate(timeout=240)[0].splitlines()]
     assert len(spans) == 20
     spans.sort()
     return [(end, start) for (_, end), (start, _) in pairwise(spans) if start < end]

@@ -178,7 +178,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
@@ -187,7 +187,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
 def test_output_that_is_closed_is_no_error():
     shell = '"$1" -m tileops.cli.main ops >&-'
     command = ["sh", "-c", shell, "sh", sys.executable]
-    done = subprocess.run(command, env=environment(), stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(command, env=environment(), stderr=subprocess.PIPE, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -201,7 +201,7 @@ def test_a_full_disk_is_one_clean_line(arguments):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=240,
         )
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
@@ -223,7 +223,7 @@ def test_warm_ends_when_interrupted(tmp_path):
         preexec_fn=heed_interrupts,
     )
     # Of some sixty kernels, the first is being made.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while (
         not any(path.is_file() for path in tmp_path.rglob("*"))
         and process.poll() is None
@@ -231,7 +231,7 @@ def test_warm_ends_when_interrupted(tmp_path):
     ):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
 
 
@@ -251,7 +251,7 @@ def test_an_exported_cache_serves_where_compiling_is_forbidden(warmed, tmp_path)
         "TILEOPS_CACHE_DIR": "/proc/nowhere",
         "TILEOPS_JIT": "forbid",
     }
-    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment(env), check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment(env), check=True, timeout=240)
 
 
 def test_a_bundle_that_cannot_be_written_is_an_error(tmp_path):

@@ -1,8 +1,8 @@
-"""Property tests here run on loaded machines: no example has a deadline."""
+"""Property tests here run on loaded machines: neither an example nor drawing it has a deadline."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("manifest", derandomize=True, deadline=None)
+settings.register_profile("manifest", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("manifest")

@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tileops.kernels.base import TensorSpec
@@ -110,7 +110,7 @@ def calls(draw: st.DrawFn) -> tuple[tuple[int, ...], list[OperandLayout]]:
     return shape, layouts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(calls())
 def test_every_element_is_visited_once_at_its_place(
     call: tuple[tuple[int, ...], list[OperandLayout]],

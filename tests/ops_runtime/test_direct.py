@@ -40,8 +40,9 @@ def fresh() -> Iterator[None]:
     _torch_tensors._found.cache_clear()
 
 
-X, W = torch.randn(3, 64), torch.randn(64)
-LARGE = torch.randn(300, 1024)  # worth several threads
+RANDOM = torch.Generator().manual_seed(4)
+X, W = torch.randn(3, 64, generator=RANDOM), torch.randn(64, generator=RANDOM)
+LARGE = torch.randn(300, 1024, generator=RANDOM)  # worth several threads
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,6 @@ def test_warnings_point_at_the_line_of_the_caller(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=240,
         )
         assert f"{script}:5: CacheWarning" in done.stderr

@@ -39,7 +39,7 @@ def run(code: str, *arguments: object, env: dict[str, str] | None = None, cwd: P
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.store.helpers import artifact, filled, key, run
 from tileops.jit import store as store_module
@@ -93,11 +94,8 @@ def test_the_size_limit_holds_under_concurrent_writers(tmp_path):
         "for n in range(first, first + 40):\n"
         "    assert store.put(key(n), artifact(n, size=20_000))\n"
     )
-    threads = [threading.Thread(target=run, args=(code, tmp_path, 100 * i)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: run(code, tmp_path, 100 * i), range(4)))
     info = Store(tmp_path).info()
     assert info["bytes"] <= (1 << 20) + 24_000
     assert info["entries"] > 40
