@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+import tileops
+from tests.autotune.conftest import FakeMeasurer
 from tests.ops_runtime.toys import ScaleCall, fresh_kernel, make_op
 from tileops import settings
 from tileops.autotune.problem import record_key
@@ -81,6 +83,32 @@ def test_request_tune_searches_at_the_first_build_of_a_problem(searches: list) -
     op(torch.ones(5))
     assert len(searches) == 2
     assert kernel.builds == [BEST]
+
+
+def test_counted_are_searches_not_records_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measurer(*_: Any) -> Any:
+        return FakeMeasurer(lambda config: 1e-3 / config["unroll"])
+
+    monkeypatch.setattr("tileops.autotune.session.ProcessMeasurer", measurer)
+    monkeypatch.setattr("tileops.autotune.session.Problem.of", lambda *_, **__: None)
+    cls = make_op(tunable())
+
+    def tuned() -> int:
+        return tileops.stats(by="op")[cls.__name__].tuned
+
+    op = cls()
+    op(torch.ones(4))
+    op.autotune()
+    assert tuned() == 1
+    op.autotune()
+    (again,) = cls().autotune(torch.ones(4)).kernels
+    assert (again.best, again.measured, tuned()) == (BEST, 0, 1), "from the record"
+    other = cls()
+    other.request_tune()
+    other(torch.ones(4))
+    assert tuned() == 1
+    other(torch.ones(5))
+    assert tuned() == 2, "another problem"
 
 
 def test_autotune_tunes_what_is_built_and_rebuilds(searches: list) -> None:

@@ -37,7 +37,7 @@ class Stats:
         compiled: kernels that were compiled.
         failed: kernels that did not compile.
         refused: calls that no kernel serves.
-        tuned: kernels that were tuned.
+        tuned: searches for tile parameters that measured something; a record that is used is none.
         seconds: time spent compiling and loading.
     """
 
@@ -66,11 +66,11 @@ def count(op: str, what: Counter) -> None:
 
 @contextmanager
 def counting_tunes(op: str) -> Iterator[None]:
-    """Inside the block, kernels that this thread tunes count for an operator."""
+    """Inside the block, searches that this thread makes count for an operator."""
     thread = threading.get_ident()
 
     def tuned(report: Any) -> None:
-        if threading.get_ident() == thread:
+        if report.measured and threading.get_ident() == thread:  # else the report is of a record
             count(op, "tuned")
 
     stop = autotune.on_tune(tuned)
