@@ -296,10 +296,13 @@ def test_a_small_gain_must_show_again_in_a_fresh_process(fake, again, chosen):
         return 1e-3 * {"slow": 1.0, "medium": 1.2, "good": gain}[config["way"]]
 
     measurer = fake(seconds)
-    (result,) = tune(kernels.Sound, CALL, measurer=measurer).kernels
-    assert result.best == {"way": chosen}
+    report = tune(kernels.Sound, CALL, measurer=measurer)
+    (result,) = report.kernels
+    assert (result.best, result.persisted) == ({"way": chosen}, True)
     assert measurer.renewed == 1
     assert result.speedup == pytest.approx(1 / again if chosen == "good" else 1.0)
+    taken_back = "Sound: the 1.04x that the search saw was not confirmed, the default stays"
+    assert report.table().splitlines()[2:] == ([taken_back] if chosen == "slow" else [])
 
 
 def test_trials_bound_the_search(fake):

@@ -341,18 +341,26 @@ class _Session:
         self._points.pop(config_text(self._facts.default), None)
         cut_off, compared = self._left() <= 0, bool(self._points)
         self._end = self._start + self._budget
-        note, best = self._confirm()
-        persisted = compared and not note
+        seen = min((point.ratio for point in self._points.values() if point.ok), default=1.0)
+        settled, best = self._confirm()
+        persisted = compared and settled
         default_seconds = self._default.seconds
         chosen = self._points.get(config_text(best))
         ratio = chosen.ratio if chosen is not None else 1.0
         default = Point(self._facts.default, "ok", default_seconds, 1.0)
         ordered = sorted(self._points.values(), key=lambda point: self._order.get(point.text, len(self._order)))
         others = [point for point in ordered if point.text != default.text]
+        notes = []
         if not compared:
-            note = f"no other config was measured within {self._budget:g} s, nothing was recorded: give a larger budget"
-        elif cut_off:
-            note = note or f"the search was cut off to stay within {self._budget:g} s; the next one goes on from there"
+            notes = [
+                f"no other config was measured within {self._budget:g} s, nothing was recorded: give a larger budget"
+            ]
+        elif not settled:
+            notes = ["timings vary too much to choose by; nothing was recorded: tune again on a quieter machine"]
+        elif best == self._facts.default and seen * (1 + _TIE) < 1.0:
+            notes = [f"the {1 / seen:.2f}x that the search saw was not confirmed, the default stays"]
+        if compared and settled and cut_off:
+            notes.append(f"the search was cut off to stay within {self._budget:g} s; the next one goes on from there")
         return self._facts.report(
             best=best,
             default_seconds=default_seconds,
@@ -361,7 +369,7 @@ class _Session:
             measured=self._measured,
             seconds=time.monotonic() - self._start,
             persisted=persisted,
-            note=note,
+            note="; ".join(notes),
         )
 
     def _batch(self) -> int:
@@ -506,12 +514,12 @@ class _Session:
 
     # The choice
 
-    def _confirm(self) -> tuple[str, dict[str, Any]]:
-        """Measures the best points together with the default, and chooses; a note, and the config."""
+    def _confirm(self) -> tuple[bool, dict[str, Any]]:
+        """Measures the best points together with the default, and chooses; whether timings let it, and the config."""
         ok = sorted((point for point in self._points.values() if point.ok), key=lambda point: point.ratio)
         near = [point for point in ok if point.ratio <= min(1.0, ok[0].ratio * 1.05)][:_FINALISTS]
         if not near:
-            return "", self._facts.default
+            return True, self._facts.default
         finalists = [_Candidate(dict(point.config), self._order.get(point.text, len(self._order))) for point in near]
         self._report("confirm")
         self._default.samples = []
@@ -527,9 +535,9 @@ class _Session:
             point = self._points[config_text(found.config)]
             self._points[point.text] = Point(point.config, "ok", found.seconds, found.seconds / self._default.seconds)
         if any(found.spread > _SPREAD for found in contenders):
-            return "timings vary too much to choose by; nothing was recorded", self._facts.default
+            return False, self._facts.default
         best = self._choose([self._points[config_text(found.config)] for found in contenders[1:]])
-        return "", best if self._reproduces(best, contenders) else self._facts.default
+        return True, best if self._reproduces(best, contenders) else self._facts.default
 
     def _reproduces(self, best: Mapping[str, Any], contenders: Sequence[_Candidate]) -> bool:
         """Whether a small gain shows again in a fresh process: where tensors come to lie in memory favours one config
