@@ -55,6 +55,15 @@ def test_public_names_are_the_entries_that_have_a_class(family: str) -> None:
     assert set(package.__all__) == set(module.__all__)
 
 
+@pytest.mark.parametrize("name", IMPLEMENTED)
+def test_arguments_that_a_constructor_does_not_take_are_refused_in_its_name(name: str) -> None:
+    cls = op_class(ENTRIES[name])
+    with pytest.raises(TypeError, match=rf"^{name}\b"):
+        cls(*range(40))
+    with pytest.raises(TypeError, match=rf"^{name}\b"):
+        cls(no_such_parameter=1)
+
+
 def test_every_op_class_has_an_entry() -> None:
     for family in FAMILIES:
         module = _module(family)

@@ -20,9 +20,6 @@ class _GatedOp(Op):
     kernel_types: ClassVar = {"cpu": GatedCpuKernel, "cuda": GatedCudaKernel}
     interfaces: ClassVar = {"gated": GatedFwdInterface}
 
-    def __init__(self, *, target: str | None = None) -> None:
-        super().__init__(target=target)
-
     def _cache_key(self, *input_shapes: tuple[int, ...]) -> Hashable:
         (*rows, width) = input_shapes[0]
         return math.prod(rows), width
@@ -57,6 +54,9 @@ class SiluAndMulFwdOp(_GatedOp):
 
     gradient = Gradient(silu_and_mul_gradient, saves=("x",))
 
+    def __init__(self, *, target: str | None = None) -> None:
+        super().__init__(target=target)
+
 
 class GeluAndMulFwdOp(_GatedOp):
     """The gated activation of GeGLU: ``output = gelu(x[:, :N]) * x[:, N:]`` with ``gelu(z) = z Phi(z)``.
@@ -76,6 +76,9 @@ class GeluAndMulFwdOp(_GatedOp):
     Raises:
         CheckError: a tensor violates the manifest entry; the message names the declaration.
     """
+
+    def __init__(self, *, target: str | None = None) -> None:
+        super().__init__(target=target)
 
 
 class GeluTanhAndMulFwdOp(_GatedOp):
@@ -97,3 +100,6 @@ class GeluTanhAndMulFwdOp(_GatedOp):
     Raises:
         CheckError: a tensor violates the manifest entry; the message names the declaration.
     """
+
+    def __init__(self, *, target: str | None = None) -> None:
+        super().__init__(target=target)
