@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,9 @@ def test_a_compile_after_warming_is_worth_a_warning(
 def test_config_shows_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(settings.current().describe()) <= 15
     monkeypatch.setenv("TILEOPS_JIT", "forbid")
-    with settings.scope(jit="forbid"):
-        shown = CliRunner().invoke(app, ["config", "--json"])
-    rows = {row["variable"]: row for row in json.loads(shown.output)}
+    with settings.scope(jit="forbid", cache_size=3 << 30):
+        shown, text = (CliRunner().invoke(app, ["config", *options]).output for options in (["--json"], []))
+    rows = {row["variable"]: row for row in json.loads(shown)}
     assert rows["TILEOPS_JIT"] == {
         "variable": "TILEOPS_JIT",
         "value": "forbid",
@@ -129,4 +130,6 @@ def test_config_shows_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         "meaning": "'forbid' raises ColdKernelError instead of compiling.",
     }
     assert all(name.startswith("TILEOPS_") for name in rows)
-    assert "TILEOPS_CPU" in CliRunner().invoke(app, ["config"]).output
+    assert "TILEOPS_CPU" in text
+    assert re.search(r"TILEOPS_CACHE_SIZE +3\.0 GiB", text), "as in `tileops cache info`"
+    assert rows["TILEOPS_CACHE_SIZE"]["value"] == 3 << 30

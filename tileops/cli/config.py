@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tileops.cli.console import JsonFlag, print_json, table
+from tileops.cli.console import JsonFlag, print_json, size, table
 
 
 def command(as_json: JsonFlag = False) -> None:
@@ -30,4 +30,6 @@ def command(as_json: JsonFlag = False) -> None:
 def _shown(value: object) -> str:
     if isinstance(value, list):
         return os.pathsep.join(map(str, value)) or "-"
+    if isinstance(value, int):  # the one number is a size
+        return size(value)
     return "-" if value is None else str(value)

@@ -20,7 +20,7 @@ def command(as_json: JsonFlag = False) -> None:
         print_json(facts)
         return
     for title, section in facts.items():
-        table(title, "", rows=[(f"  {name}", _text(value)) for name, value in section.items()])
+        table(title, "", rows=[(f"  {name}", _text(name, value)) for name, value in section.items()])
 
 
 def collect() -> dict[str, dict[str, Any]]:
@@ -77,9 +77,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, int) and value >= 1 << 20:
+    if name in ("bytes", "limit", "TILEOPS_CACHE_SIZE"):
         return size(value)
     return str(value)
