@@ -9,10 +9,12 @@ ARGS   ?=
 
 BIN  := $(VENV)/bin
 JOBS ?= 2
+# Collecting only these saves a minute.
+SERIAL = $(shell grep -rl mark.serial tests --include='*.py')
 # Tests start hundreds of processes, which need not compile our sources each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint bench nightly chaos fuzz device-check docs clean
+.PHONY: help demo test lint bench nightly portable chaos fuzz device-check docs clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -39,7 +41,7 @@ demo: $(VENV)/.installed ## a language model on our operators, beside PyTorch
 test: $(VENV)/.installed-test lint ## everything CI checks
 	$(BIN)/tileops validate
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 -m "not serial and not nightly" --durations 25 $(ARGS)
-	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS) $(shell grep -rl mark.serial tests --include='*.py')
+	$(BIN)/python -m pytest -m "serial and not nightly" --durations 5 $(ARGS) $(SERIAL)
 
 lint: $(VENV)/.installed-test ## formatting, lint and types
 	$(BIN)/ruff check .
@@ -52,6 +54,13 @@ bench: $(VENV)/.installed-test ## every operator against PyTorch (quiet machine,
 
 nightly: $(VENV)/.installed-test ## tests too slow for `make test`
 	$(BIN)/python -m pytest -m nightly $(ARGS)
+
+portable: $(VENV)/.installed-test ## the CPU tests with the instructions of older machines (half an hour)
+	for cpu in x86-64-v3 generic; do \
+		TILEOPS_CPU=$$cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not serial and not nightly" \
+			--ignore tests/cuda --ignore tests/ptx --ignore tests/packaging $(ARGS) || exit 1; \
+		TILEOPS_CPU=$$cpu $(BIN)/python -m pytest -m "serial and not nightly" $(ARGS) $(SERIAL) || exit 1; \
+	done
 
 chaos: $(VENV)/.installed-test ## the kernel cache among killed processes, full disks and damaged files (some minutes)
 	TILEOPS_CHAOS_ROUNDS=500 $(BIN)/python -m pytest tests/chaos $(ARGS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import tuned_kernels as kernels
 
-from tests.store.helpers import run
+from tests.store.helpers import OTHER_CPU, run
 from tileops import settings
 from tileops.autotune import config_for, lookup, tune, tuning_refusal
 from tileops.autotune.problem import record_key
@@ -41,7 +41,7 @@ def test_calls_of_a_bucket_share_a_record():
 
 def test_the_instruction_set_is_part_of_the_device():
     before = record_key(kernels.Sound, kernels.call())
-    with settings.scope(cpu="generic"):
+    with settings.scope(cpu=OTHER_CPU):
         after = record_key(kernels.Sound, kernels.call())
     assert list(differences(before.fields, after.fields)) == ["device"]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.store.helpers import artifact, filled, key
+from tests.store.helpers import OTHER_CPU, artifact, filled, key
 from tileops import jit, settings
 from tileops.autotune.record import Point, Record, default_records
 from tileops.cli.cache import app
@@ -102,10 +102,10 @@ def test_why_says_present_or_names_the_fields_that_differ(compiled, monkeypatch)
         (found,) = run_json("why", *case)
         assert found["state"] == "present"
         assert "present in" in run("why", *case)
-        (found,) = run_json("why", *case, "--cpu", "generic")
+        (found,) = run_json("why", *case, "--cpu", OTHER_CPU)
         assert found["state"] == "missing"
         assert {name.partition(".")[0] for name in found["differs"]} == {"target"}
-        assert found["differs"]["target.lanes"]["wanted"] == 4
+        assert found["differs"]["target.lanes"]["wanted"] == jit.cpu_target(OTHER_CPU).lanes
         monkeypatch.setattr("tileops.jit.keys.source_fingerprint", lambda package: "edited")
         (found,) = run_json("why", *case)
         assert list(found["differs"]) == ["sources"]

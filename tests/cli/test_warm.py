@@ -11,6 +11,7 @@ import torch
 import tileops
 from tests.cli.helpers import APPLICATION, SMALL_APPLICATION, script, tileops_json
 from tests.cli.helpers import tileops as run
+from tests.store.helpers import OTHER_CPU
 from tileops import jit, settings
 from tileops.errors import CacheWarning, TileOpsError
 from tileops.jit import _numba_cuda
@@ -77,9 +78,9 @@ def test_another_cpu_is_warmed_by_name(calls, tmp_path):
     path = tmp_path / "serve.py"
     path.write_text(SMALL_APPLICATION)
     with settings.scope(cache_dir=str(tmp_path / "cache")):
-        assert tileops.warm([RMSNormFwdOp], calls=calls, cpu="generic", jobs=1).compiled == 1
+        assert tileops.warm([RMSNormFwdOp], calls=calls, cpu=OTHER_CPU, jobs=1).compiled == 1
     cold = {"cache": tmp_path / "cache", "TILEOPS_JIT": "forbid"}
-    assert script(path, TILEOPS_CPU="generic", **cold) == "192.0\n"
+    assert script(path, TILEOPS_CPU=OTHER_CPU, **cold) == "192.0\n"
     assert "ColdKernelError" in script(path, code=1, **cold)
 
 

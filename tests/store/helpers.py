@@ -11,6 +11,8 @@ from tileops.jit.artifact import Artifact, ArtifactKey
 from tileops.jit.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Instructions other than those this process compiles for.
+OTHER_CPU = "x86-64-v3" if os.environ.get("TILEOPS_CPU") == "generic" else "generic"
 
 
 def key(n: int = 0, **fields: object) -> ArtifactKey:
