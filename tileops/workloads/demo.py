@@ -29,24 +29,13 @@ from tileops.workloads.smollm2.weights import ModelWeights, load_weights
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 BASELINES = ("packed", "freezing")
 PREFILL, DECODE, ROUNDS = 512, 64, 5
-_COMPARED = (
-    "reference_text",
-    "prefill_tok_s",
-    "decode_tok_s",
-    "torch_prefill_tok_s",
-    "torch_decode_tok_s",
-    "max_logit_diff",
-    "min_cosine",
-    "mean_kl",
-    "torch_mean_kl",
-    "read_gb_s",
-)
 DEFAULT_PROMPT = "What is the capital of France, and what is it known for?"
 
 
 @dataclass
 class DemoResult:
-    """What the demo measured. Speeds are tokens per second, times seconds.
+    """What the demo measured. Speeds are tokens per second, times seconds. What needs PyTorch's model is None where
+    that was left out.
 
     Attributes:
         text: the answer, by greedy decoding.
@@ -63,38 +52,33 @@ class DemoResult:
         first_difference_margin: the reference's top-2 logit margin there.
         read_gb_s: memory read bandwidth measured between the rounds.
         against: further PyTorch baselines by name, with their speeds.
-        compared: whether PyTorch was run beside ours; speeds are measured only then.
     """
 
     dtype: str
     prompt: str
     text: str = ""
-    reference_text: str = ""
+    reference_text: str | None = None
     start_s: float = 0.0
     ttft_s: float = 0.0
     compiled: int = 0
     loaded: int = 0
     compile_s: float = 0.0
-    prefill_tok_s: float = 0.0
-    decode_tok_s: float = 0.0
-    torch_prefill_tok_s: float = 0.0
-    torch_decode_tok_s: float = 0.0
-    max_logit_diff: float = 0.0
-    min_cosine: float = 0.0
-    mean_kl: float = 0.0
-    torch_mean_kl: float = 0.0
+    prefill_tok_s: float | None = None
+    decode_tok_s: float | None = None
+    torch_prefill_tok_s: float | None = None
+    torch_decode_tok_s: float | None = None
+    max_logit_diff: float | None = None
+    min_cosine: float | None = None
+    mean_kl: float | None = None
+    torch_mean_kl: float | None = None
     first_difference: int | None = None
     first_difference_margin: float | None = None
-    read_gb_s: float = 0.0
+    read_gb_s: float | None = None
     against: dict[str, dict[str, float]] = field(default_factory=dict)
-    compared: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; what was not measured, since PyTorch was left out, is None."""
-        values = asdict(self)
-        if not self.compared:
-            values |= dict.fromkeys(_COMPARED)
-        return values
+        """Plain values."""
+        return asdict(self)
 
 
 def run(
@@ -143,7 +127,6 @@ def run(
     _answer(result, decoder, tokenizer, ids, max_tokens, started, console)
     if compare:
         _compare(result, decoder, weights, file, tokenizer, ids, max_tokens, against, console)
-        result.compared = True
     if json_path is not None:
         with open(json_path, "w") as out:
             json.dump(result.to_dict(), out, indent=2)
@@ -261,8 +244,9 @@ def _measure_accuracy(
     result.max_logit_diff = max(stepwise.max_logit_diff, whole.max_logit_diff)
     result.min_cosine = min(stepwise.min_cosine, whole.min_cosine)
     result.mean_kl = whole.mean_kl
-    if reference is not exact:
-        result.torch_mean_kl = measure.agreement(measure.passage_logits(reference, passage), expected).mean_kl
+    result.torch_mean_kl = (
+        0.0 if reference is exact else measure.agreement(measure.passage_logits(reference, passage), expected).mean_kl
+    )
 
 
 def _baseline(name: str, weights: ModelWeights, max_len: int) -> measure.Decoder:
