@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 import torch
@@ -143,6 +146,59 @@ def test_the_gil_is_released_for_one_thread_and_more():
         other.join()
         sys.setswitchinterval(before)
     assert during[-1] > 20, f"the other thread took at most {max(during)} steps during a launch"
+
+
+_PAGE = 4096
+
+
+def _reserve(size: int) -> int:
+    """The address of memory that nobody can touch, from where the system takes it; it costs address space only."""
+    nobody, without_backing = 0, 0x4000  # PROT_NONE, MAP_NORESERVE
+    address = _libc.mmap(None, size, nobody, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_backing, -1, 0)
+    assert address not in (None, ctypes.c_void_p(-1).value), os.strerror(ctypes.get_errno())
+    return address
+
+
+def _take_all_above(bottom: int) -> int:
+    """Reserves what is free above an address; a page of it."""
+    page = 0
+    for size in (1 << 30, 1 << 24, 1 << 20, 1 << 16, _PAGE):
+        while (found := _reserve(size)) > bottom:
+            page = found
+        _libc.munmap(found, size)
+    return page
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_code_and_constants_stay_together_where_weights_lie_between_free_places():
+    """With a gap of a page on one side of 5 GiB and all other room on the other side, each section of an object goes
+    where it fits, unless they are placed as one.
+    """
+    program = Program.of("jit_test_bodies:record", _RECORD)
+    artifact, out = jit.compile_program(program), torch.zeros(40, 6, dtype=torch.int64)
+    child = os.fork()
+    if child == 0:
+        failure = 1
+        try:
+            bottom = _reserve(5 << 30)
+            gap = _take_all_above(bottom)
+            _libc.munmap(gap, _PAGE)
+            alone = _reserve(_PAGE) == gap and _reserve(_PAGE) < bottom
+            _libc.munmap(gap, _PAGE)
+            entry = load_entry(program, jit.cpu_target(), artifact)
+            entry.launch(0, 40, out.data_ptr(), 1, 0.0, 0.0)
+            failure = 0 if (out[:, 3] == 1).all() and alone else 3
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(failure)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_limit_and_team():
