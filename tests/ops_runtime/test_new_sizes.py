@@ -152,6 +152,72 @@ def test_what_a_kind_of_call_was_found_to_be_does_not_excuse_another() -> None:
     assert op(torch.ones(5), torch.ones(5)).tolist() == [3.0] * 5
 
 
+@pytest.mark.in_tree_kernels
+def test_what_has_to_see_a_call_sees_those_of_new_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that is like an earlier one but for sizes skips most questions, and no such question."""
+
+    class Marked(torch.Tensor):
+        pass
+
+    taken: list[int] = []
+    original = AddFwdOp._dispatched
+
+    def dispatched(self: Op, tensors: Any) -> Any:
+        taken.append(len(tensors[0]))
+        return original(self, tensors)
+
+    monkeypatch.setattr(AddFwdOp, "_dispatched", dispatched)
+    op, sizes = AddFwdOp(), iter(range(2, 1000))
+
+    def new() -> torch.Tensor:
+        return torch.randn(next(sizes), 3)
+
+    for _ in range(8):
+        x = new()
+        assert torch.equal(op(x, x + 1), x + (x + 1))
+    calls = op._hot.bare.calls
+    assert calls.alike[0](x, x + 1)
+    assert not taken
+    x = new()
+    assert torch.equal(op(x, x + 1), x + (x + 1))
+    assert op._hot.bare.key is not None
+    assert op.eval_roofline() == (x.numel(), 12 * x.numel())
+    makes: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: x.as_subclass(Marked),
+        torch._neg_view,
+        lambda x: x.clone().requires_grad_(),
+        lambda x: torch._efficientzerotensor(x.shape),
+    ]
+    for make in makes:
+        x = new()
+        y = make(x.clone())
+        result = op(x, y)
+        assert taken.pop() == len(x)
+        assert torch.equal(result, x + y)
+        assert result.requires_grad == y.requires_grad
+    x = new()
+    with torch.profiler.profile():
+        op(x, x + 1)
+    assert taken.pop() == len(x)
+    x = new()
+    with torch.inference_mode():
+        assert op(x, x + 1).is_inference()
+    x = new()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        op(x, x + 1)
+    assert taken.pop() == len(x)
+    for wrong in (torch.zeros(1, 3).to_sparse(), 3):
+        with pytest.raises(CheckError):
+            op(new(), wrong)
+    weight = torch.nn.Parameter(torch.randn(3))
+    norm = RMSNormFwdOp((3,))
+    with torch.no_grad():
+        for _ in range(4):
+            norm(new(), weight)
+    assert norm._hot.full.calls.alike[1]
+    assert norm(new(), weight).requires_grad
+
+
 def test_rules_about_dtypes_are_checked_for_each_dtype() -> None:
     add = AddFwdOp(alpha=0.5)
     for _ in range(2):

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from tileops.autotune.space import TileSpace
+    from tileops.jit.cpu.direct import Member
     from tileops.jit.program import Program
 
 Config = dict[str, "int | bool | str"]
@@ -285,9 +286,10 @@ class Kernel:
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be launched: define bind(call)")
 
-    def resized(self, call: Any) -> Callable[..., Launch | None] | None:
+    def resized(self, call: Any) -> Callable[..., Launch | Member | None] | None:
         """Returns ``at(*shapes)``, which gives what `bind` gives for a call like `call` but for its shapes, or None
-        where the kernel would be another. Optional: a call of new sizes then needs no call spec.
+        where the kernel would be another. Optional: a call of new sizes then needs no call spec. A kernel that is
+        launched once may give a `tileops.jit.cpu.direct.Member`, which costs least.
 
         Shapes are those of the tensors that `call` has, in the order of the interface. All tensors are dense in the
         calls for which `at` is asked, and were in `call`; dtypes, presence and parameters are those of `call`.

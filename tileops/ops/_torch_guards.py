@@ -94,7 +94,7 @@ def _self_check(names: dict[str, Any]) -> str | None:
     return _check_tensor_check(Passive)
 
 
-def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+def tensor_check(tensors: Sequence[torch.Tensor], sizes: bool = True) -> Callable[..., bool]:
     """A function that is true for tensors of the same types, dtypes, devices, sizes and strides and of the
     same `requires_grad`, in the same dispatch state, that is with the same modes, transforms and bits. It
     takes as many tensors as given here, and is false for a call that passes one of them twice. It does not
@@ -102,11 +102,15 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
     Dynamo's own guard, which answers for two tensors in a tenth of the time that asking for their properties
     takes. It keeps no tensor alive.
+
+    Args:
+        tensors: what the function is true for.
+        sizes: False: whatever their sizes and strides are, as long as they have as many axes.
     """
     checks = _lookup(_NAMES["TensorGuards"])(
         *tensors,
-        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+        dynamic_dims_sizes=[list(x.shape) if sizes else [None] * x.ndim for x in tensors],
+        dynamic_dims_strides=[list(x.stride()) if sizes else [None] * x.ndim for x in tensors],
     )
     check: Callable[..., bool] = checks.check
     return check
@@ -114,12 +118,16 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 def _check_tensor_check(passive: type) -> str | None:
     """What `tensor_check` does not see, or None."""
+    sized = {"sizes": torch.zeros(2, 4), "strides": torch.zeros(3, 2).t()}
+    return _check_check(passive, True, sized) or _check_check(passive, False, {"ranks": torch.zeros(2, 3, 1)})
+
+
+def _check_check(passive: type, sizes: bool, sized: dict[str, torch.Tensor]) -> str | None:
     tensor = torch.zeros(2, 3)
-    check = tensor_check([tensor])
+    check = tensor_check([tensor], sizes)
     others = {
+        **sized,
         "dtypes": tensor.double(),
-        "sizes": torch.zeros(2, 4),
-        "strides": torch.zeros(3, 2).t(),
         "devices": torch.empty(2, 3, device="meta"),
         "subclasses": torch.nn.Parameter(tensor, requires_grad=False),
         "gradients": torch.zeros(2, 3, requires_grad=True),
@@ -128,7 +136,7 @@ def _check_tensor_check(passive: type) -> str | None:
         "sparse tensors": torch.zeros(2, 3).to_sparse(),
         "None": None,
     }
-    if check(torch.ones(2, 3)) is not True:
+    if check(torch.ones(2, 3) if sizes else torch.zeros(5, 4).t()) is not True:
         return "TensorGuards refuses an equal tensor"
     for what, other in others.items():
         if check(other) is not False:

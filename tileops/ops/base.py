@@ -199,8 +199,12 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
     def _eager(self, *tensors: torch.Tensor | None) -> Any:
         """A call of an op without call-time tensors; the others have their own."""
         key = self._call_device(())
-        plan = self._plan_of(key) or self._make_plan(key, ())
-        result = plan.run()
+        plan = self._plan_of(key)
+        if plan is None:
+            plan, run = self._make_plan(key, ())
+        else:
+            run = plan.run or plan.again()
+        result = run()
         plan.used = True
         self._thread.plan = plan
         return result

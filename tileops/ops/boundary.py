@@ -138,6 +138,7 @@ class Boundary:
             if key is not None:
                 with self._lock:
                     self._plans.insert(key, plan)
+        assert plan.run is not None
         result = plan.run(self, tensors)
         plan.used = True
         self._thread.plan = plan

@@ -6,22 +6,29 @@ depend on sizes is found out once for each kind.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from tileops.jit.cpu.direct import Member
+from tileops.kernels import pages
 from tileops.kernels.base import DTYPES, DeviceFacts, TensorSpec
 from tileops.manifest.signature import OUT
+from tileops.ops._torch_guards import tensor_check
 from tileops.ops.codegen.runtime import Checked, SizeCheck, Sizes
 from tileops.ops.dtypes import name_of
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, cpu_spec, device_facts, new_cpu_spec, spec_of
-from tileops.ops.plans import CallRecord
+from tileops.ops.plans import CallRecord, Calls, Plan, Run, allocate_and_launch, one_output
 
 #: Kinds that an op remembers; a program has a few.
 LIMIT = 256
+#: Tensors of a kind that differ in more than sizes (ranks, parameters or not) and are told apart by a check of their
+#: own before the kind stops chasing them.
+_CHANCES = 64
 
 
 class CallKind:
@@ -64,56 +71,107 @@ class CallKind:
         return self.effects is None or (not self.effects.writes and set(self.effects.results) == {FRESH})
 
 
-class SizedCalls:
+class SizedCalls(Calls):
     """What calls of a kind need besides their sizes.
 
     Attributes:
         op: name of the op.
+        kind: theirs.
         device: the call device.
         dtype: dtype of the first tensor.
         accept: see `SizeCheck`.
         outputs: name, dtype and name of the dtype of each output.
-        single: there is one output.
         once: a run that is cheap to make will do for the first call.
-        places: of the inputs that are passed.
         resizes: what `Kernel.resized` gave, by compile class, for calls whose tensors were all dense.
         tries: how many calls kernels may still be asked about.
+        itemsize: of the first output.
     """
 
     __slots__ = (
         "_absent",
+        "_chances",
         "_check",
         "_facts",
+        "_names",
         "_on_cpu",
         "_present",
+        "_replan",
         "accept",
         "device",
         "dtype",
+        "itemsize",
+        "kind",
         "once",
         "op",
         "outputs",
-        "places",
         "resizes",
-        "single",
         "tries",
     )
 
-    def __init__(self, op: str, kind: CallKind, check: SizeCheck, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        op: str,
+        kind: CallKind,
+        check: SizeCheck,
+        names: Sequence[str],
+        replan: Callable[[Any, tuple[Any, ...], Any, SizedCalls], tuple[Plan, Run]],
+    ) -> None:
         assert kind.facts is not None
         assert kind.dtype is not None
+        super().__init__()
         self.op = op
+        self.kind = kind
         self.accept = check.accept
         self.outputs = [(*output, name_of(output[1])) for output in check.outputs if output is not None]
-        self._check = check
+        self._check, self._names, self._replan = check, names, replan
         self.once = kind.on_cpu and OUT not in names
-        self.single = len(self.outputs) == 1
+        self.itemsize = self.outputs[0][1].itemsize
         self.device, self.dtype = kind.device, kind.dtype
         self._facts, self._on_cpu = kind.facts, kind.on_cpu
         self._present = [(name, names.index(name), dtype, DTYPES[dtype][0]) for name, dtype in check.inputs]
-        self.places = [place for _, place, _, _ in self._present]
-        self.resizes: dict[Hashable, Callable[..., Callable[..., None] | None]] = {}
-        self.tries = 32 if self.once and self.single else 0
+        self.resizes: dict[Hashable, Callable[..., Callable[..., None] | Member | None]] = {}
+        self.tries = 32 if self.once and len(self.outputs) == 1 else 0
+        self._chances = _CHANCES
         self._absent = dict.fromkeys(name for name in names if name not in dict(check.inputs))
+
+    def look_alike(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self._chances and len({id(tensor) for tensor in tensors}) == len(tensors):
+            self._chances -= 1
+            self.alike = tensor_check(tensors, sizes=False), any(tensor.requires_grad for tensor in tensors)
+
+    def resized(self, found: Sizes) -> Callable[..., None] | Member | None:
+        """What launches a call that differs in its sizes from one that was planned; None for any other."""
+        _, shapes, (shape,), dense = found
+        assert shape is not None
+        if dense and math.prod(shape) * self.itemsize < pages.MAPPED_FROM:
+            for resize in self.resizes.values():
+                launch = resize(*shapes, shape)
+                if launch is not None:
+                    return launch
+        return None
+
+    def run_once(self, found: Sizes, launch: Callable[..., None] | Member) -> Run:
+        """The run that is cheapest to make."""
+        shape, dtype = found[2][0], self.outputs[0][1]
+        assert shape is not None
+        if isinstance(launch, Member):
+            return launch.family.direct(launch, shape, dtype) or self.run_once(found, launch.launcher())
+        return one_output(shape, dtype, self.device, launch)
+
+    def run(self, key: Any) -> Run:
+        found = self.accept(*key)
+        assert found is not None
+        launch = self.resized(found)
+        if launch is None:  # the settings name another CPU than at the first call
+            return lambda *tensors: self._replan(key, tensors, None, self)[1](*tensors)
+        if isinstance(launch, Member):
+            launch = launch.launcher()
+        return allocate_and_launch(self._names, self.output_specs(found), self.device, launch)
+
+    def record(self, key: Any) -> CallRecord:
+        found = self.accept(*key)
+        assert found is not None
+        return SizedRecord(self, found, None)
 
     def checked(self, found: Sizes) -> Checked:
         """What the whole check says of a call that was accepted."""

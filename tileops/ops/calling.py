@@ -9,9 +9,13 @@ What is generated for a class with a required and an optional input (shortened):
         check, tracked = plan.latest
         if check(...) and not <something looks on>:      # the same kind of tensors as the last time
             return plan.run(x, weight)
-        if type(x) is _Tensor and ... and <guards>:      # the plan by call signature, made on a miss
-            return plan.run(x, weight)
-        return self._dispatched((x, weight))             # torch's dispatcher
+        calls = plan.calls
+        like, tracked = calls.alike
+        if not (like(...) and not <something looks on>): # nor of the same kind in other sizes
+            calls = None
+            if not (type(x) is _Tensor and ... and <guards>):
+                return self._dispatched((x, weight))     # torch's dispatcher
+        return plan.run(x, weight)                       # the plan by call signature, made on a miss
 
     def _eager(self, x, weight=None): ...                # by signature, without guards: the operator runs
     this
@@ -125,6 +129,17 @@ def _fits(names: Sequence[str]) -> list[str]:
     ]
 
 
+def _alike(names: Sequence[str]) -> list[str]:
+    """Whether the tensors differ from those of an earlier call in sizes and strides alone."""
+    nested = " or ".join(f"{name}.is_nested" for name in names)
+    return [
+        "try:",
+        f"    alike = not ({nested}) and like({', '.join(names)})",
+        "except AttributeError:",
+        "    alike = False",
+    ]
+
+
 _FINISH = ["plan.used = True", "self._thread.plan = plan", "return result"]
 
 
@@ -166,7 +181,30 @@ def _quick(slots: Sequence[Slot], packed: str | None) -> list[str]:
     ]
 
 
-def _by_signature(slots: Sequence[Slot], packed: str | None) -> list[str]:
+def _recognise(slots: Sequence[Slot], otherwise: Sequence[str]) -> list[str]:
+    """What is known of calls that differ from the latest in sizes alone, as ``calls``; without it, `otherwise`."""
+    names = [slot.name for slot in slots]
+    optional = [slot.name for slot in slots if slot.optional]
+    lines = ["calls = plan.calls", "like, tracked = calls.alike"]
+    if optional:
+        required = [slot.name for slot in slots if not slot.optional]
+        lines += [
+            f"if {' and '.join(f'{name} is None' for name in optional)}:",
+            *(f"    {line}" for line in _alike(required)),
+            "else:",
+            *(f"    {line}" for line in _alike(names)),
+        ]
+    else:
+        lines += _alike(names)
+    return [
+        *lines,
+        f"if not (alike and {guards().quick} and not (tracked and _grad_enabled())):",
+        "    calls = None",
+        *(f"    {line}" for line in otherwise),
+    ]
+
+
+def _by_signature(slots: Sequence[Slot], packed: str | None, calls: str = "") -> list[str]:
     """Signature, plan, run."""
     names = [slot.name for slot in slots]
     facts = [_facts(slot) for slot in slots]
@@ -183,8 +221,10 @@ def _by_signature(slots: Sequence[Slot], packed: str | None) -> list[str]:
         "    )",
         "    plan = self._plan_of(key)",
         "    if plan is None:",
-        f"        plan = self._make_plan(key, {_tuple(names)}{token})",
-        f"    result = plan.run({_operands(slots, packed)})",
+        f"        plan, run = self._make_plan(key, {_tuple(names)}{token}{calls})",
+        "    else:",
+        "        run = plan.run or plan.again()",
+        f"    result = run({_operands(slots, packed)})",
         "except RuntimeError:",
         f"    self._explain({_tuple(names)})",
         "    raise",
@@ -197,19 +237,19 @@ def _remember(slots: Sequence[Slot], packed: str | None) -> list[str]:
     everything = _tuple([slot.name for slot in slots])
     required = _tuple([slot.name for slot in slots if not slot.optional])
     if packed is not None:
-        return ["if plan.renewals:", f"    plan.renew({everything})", f"hot.remember({packed}, plan)"]
+        return ["if plan.renewals:", f"    plan.renew({everything}, calls)", f"hot.remember({packed}, plan)"]
     if not optional:
-        return ["if plan.renewals:", f"    plan.renew({everything})", "hot.bare = plan"]
+        return ["if plan.renewals:", f"    plan.renew({everything}, calls)", "hot.bare = plan"]
     absent = " and ".join(f"{name} is None" for name in optional)
     present = " and ".join(f"{name} is not None" for name in optional)
     return [
         f"if {absent}:",
         "    if plan.renewals:",
-        f"        plan.renew({required})",
+        f"        plan.renew({required}, calls)",
         "    hot.bare = plan",
         f"elif {present}:",
         "    if plan.renewals:",
-        f"        plan.renew({everything})",
+        f"        plan.renew({everything}, calls)",
         "    hot.full = plan",
     ]
 
@@ -228,22 +268,26 @@ def source_of(
     names = [slot.name for slot in slots]
     tests = [_plain(slot) for slot in slots]
     tests += [guards().expression, f"not (_grad_enabled() and ({' or '.join(map(_needs_grad, slots))}))"]
-    quick = guards().quick is not None
     by_signature = _by_signature(slots, packed)
     traced = f"_operator({', '.join(names)}, self._call)" if plain else f"self._traced({_tuple(names)})"
-    call = [
-        "if _compiling():",
-        f"    return {traced}",
-        *(_quick(slots, packed) if quick else ()),
-        "if (",
+    unless_plain = [
+        "if not (",
         f"    {tests[0]}",
         *(f"    and {test}" for test in tests[1:]),
         "):",
-        *(f"    {line}" for line in by_signature),
-        *(f"    {line}" for line in (_remember(slots, packed) if quick else ())),
-        *(f"    {line}" for line in _FINISH),
-        f"return self._dispatched({_tuple(names)})",
+        f"    return self._dispatched({_tuple(names)})",
     ]
+    call = ["if _compiling():", f"    return {traced}"]
+    if guards().quick is None:
+        call += [*unless_plain, *by_signature, *_FINISH]
+    else:
+        call += [
+            *_quick(slots, packed),
+            *_recognise(slots, unless_plain),
+            *_by_signature(slots, packed, ", calls=calls"),
+            *_remember(slots, packed),
+            *_FINISH,
+        ]
     return "\n".join(
         [
             f"def __call__({parameter_list(slots)}) -> {returns}:",

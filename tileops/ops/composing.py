@@ -85,9 +85,9 @@ def stage_calls(op: Op, tensors: Sequence[torch.Tensor | None]) -> list[tuple[Op
     made: list[tuple[Op, tuple[Any, ...]]] = []
     for delegate in op.kernel_delegates():
 
-        def plan_call(given: tuple[Any, ...], token: Any, delegate: Op = delegate) -> Any:
+        def plan_call(key: Any, given: tuple[Any, ...], *known: Any, delegate: Op = delegate) -> Any:
             made.append((delegate, given))
-            return type(delegate)._plan_call(delegate, given, token)
+            return type(delegate)._plan_call(delegate, key, given, *known)
 
         object.__setattr__(delegate, "_plan_call", plan_call)
     try:

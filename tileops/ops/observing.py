@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,17 +52,16 @@ class Stats:
     seconds: float = 0.0
 
 
-Counter = Literal["hits", "misses", "refused", "tuned"]
+Countable = Literal["hits", "misses", "refused", "tuned"]
 
 _lock = threading.Lock()
-_counts: dict[str, dict[str, int]] = {}
+_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 
-def count(op: str, what: Counter) -> None:
+def count(op: str, what: Countable) -> None:
     """Adds one to a count of an operator."""
     with _lock:
-        of = _counts.setdefault(op, {})
-        of[what] = of.get(what, 0) + 1
+        _counts[op][what] += 1
 
 
 @contextmanager

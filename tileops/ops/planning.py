@@ -14,17 +14,16 @@ from tileops.backend import registry
 from tileops.kernels.base import TensorSpec, contiguous_strides
 from tileops.ops import call_kinds, calling, contents, effects, observing, recording, targets, tuning
 from tileops.ops.call_kinds import CallKind, SizedCalls, SizedRecord, kind_key
-from tileops.ops.codegen.runtime import Sizes
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, device_facts, spec_of
 from tileops.ops.plans import (
     CallRecord,
     Plan,
     PlanCache,
+    Run,
     allocate_and_launch,
     allocate_and_launch_once,
     allocate_only,
-    one_output,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ class Planning:
     _signature: ClassVar[Any]
     _plain: ClassVar[bool]
     _held_slots: ClassVar[tuple[calling.Slot, ...]]
+    _packed_input: ClassVar[str | None]
     _input_names: ClassVar[tuple[str, ...]]
     _construction: Any
     _lock: Any
@@ -58,23 +58,32 @@ class Planning:
     interfaces: ClassVar[Mapping[str, Any]]
     tune: bool
 
-    def _make_plan(self, key: Hashable, tensors: tuple[Any, ...], token: Any = None) -> Plan:
+    def _make_plan(
+        self, key: Any, tensors: tuple[Any, ...], token: Any = None, calls: SizedCalls | None = None
+    ) -> tuple[Plan, Run]:
         """Checks a call of a signature that was not seen before, chooses and builds its kernel, and remembers
-        how to run it.
+        how to run it. Gives what runs this call besides: a plan may have something else for later ones.
+
+        Args:
+            key: the call signature, see `calling`.
+            tensors: of the call, None where absent.
+            token: the packed operand, if there is one.
+            calls: what is known of its kind, where the call was recognised.
         """
         with self._lock:
             plan = self._plan_of(key)
-            if plan is None:
-                plan = self._plan_call(tensors, token)
-                self._plans.insert(key, plan)
-        return plan
-
-    def _plan_call(self, tensors: tuple[Any, ...], token: Any) -> Plan:
-        kind = self._kind_of(tensors)
-        if kind.sized is not None:
-            plan = self._plan_sizes(kind, kind.sized, tensors, token)
             if plan is not None:
-                return plan
+                return plan, plan.run or plan.again()
+            made = self._plan_call(key, tensors, token, calls)
+            self._plans.insert(key, made[0])
+            return made
+
+    def _plan_call(self, key: Any, tensors: tuple[Any, ...], token: Any, calls: SizedCalls | None) -> tuple[Plan, Run]:
+        kind = self._kind_of(tensors) if calls is None else calls.kind
+        if kind.sized is not None:
+            made = self._plan_sizes(kind.sized, key, tensors, token)
+            if made is not None:
+                return made
         device, found = kind.device, kind.effects
         checked = kind.check(*tensors)
         if kind.repeated and kind.sized is None and kind.only_makes and not self._held_slots:
@@ -85,7 +94,8 @@ class Planning:
         if dtype is None:
             dtype = next(item.dtype for item in checked.outputs if item is not None)
         if kind.facts is None:
-            return Plan(allocate_only(outputs, device), CallRecord(checked, dtype, device, None))
+            run = allocate_only(outputs, device)
+            return Plan(run, CallRecord(checked, dtype, device, None)), run
         name = type(self).__name__
         facts = self._facts(tensors, kind, checked, token)
         record = CallRecord(checked, dtype, device, facts)
@@ -110,23 +120,23 @@ class Planning:
             run, settle = contents.validated(name, self._input_names, self._construction, checked, run), None
         if found is not None and found.writes:
             run = effects.writing(name, self._input_names, found, run)
-        return Plan(run, record, facts.packed, settle)
+        return Plan(run if settle is None else None, record, facts.packed, settle), run
 
     def _know_sizes(self, kind: CallKind, checked: Any, tensors: tuple[Any, ...]) -> None:
         """Has further calls of a kind planned by `_plan_sizes`."""
         if not contents.validates(self._construction):
             presence = [tensor is not None for tensor in tensors]
             check = self._signature.sizes_of(self._construction, checked, presence)
-            kind.sized = SizedCalls(type(self).__name__, kind, check, self._input_names)
+            kind.sized = SizedCalls(type(self).__name__, kind, check, self._input_names, self._plan_call)
 
-    def _plan_sizes(self, kind: CallKind, calls: SizedCalls, tensors: tuple[Any, ...], token: Any) -> Plan | None:
+    def _plan_sizes(self, calls: SizedCalls, key: Any, tensors: tuple[Any, ...], token: Any) -> tuple[Plan, Run] | None:
         """The plan of a call of a kind of which some are known: what depends on its sizes is found out, and no more.
 
         None where that is not enough: the call is wrong, has an output without elements, is to be recorded, or runs on
         another target.
         """
-        found = calls.accept(*tensors)
-        device = kind.device
+        found = calls.accept(*key)
+        device = calls.device
         if (
             found is None
             or settings.current().record is not None
@@ -136,31 +146,27 @@ class Planning:
         for shape in found[2]:
             if shape is None or 0 in shape:
                 return None
-        if calls.resizes and token is None:
-            plan = self._resized(calls, tensors, found)
-            if plan is not None:
-                return plan
+        if calls.resizes and token is None and not self.tune and not tuning.may_differ(cast("Op", self)):
+            launch = calls.resized(found)
+            if launch is not None:
+                observing.count(calls.op, "hits")
+                return Plan(None, None, None, None, calls, key), calls.run_once(found, launch)
         facts = calls.facts_of(tensors, found, None if token is None else token.layout)
         record = SizedRecord(calls, found, facts)
         if not calls.once:
             with current_device(device):
                 launch = self._bind(facts)
             outputs = calls.output_specs(found)
-            return Plan(allocate_and_launch(self._input_names, outputs, device, launch), record, facts.packed)
+            run = allocate_and_launch(self._input_names, outputs, device, launch)
+            return Plan(run, record, facts.packed, calls=calls), run
         launch = self._bind(facts)
         if calls.tries and token is None:
             calls.tries -= 1
             self._learn_to_resize(calls, facts)
-        run = None
-        if calls.single:
-            name, dtype, _ = calls.outputs[0]
-            run = one_output(facts[name].shape, dtype, device, launch)
-        return Plan(
-            run or allocate_and_launch_once(calls.output_specs(found), device, launch),
-            record,
-            facts.packed,
-            partial(self._settled, calls, found, launch),
-        )
+        outputs = calls.output_specs(found)
+        settle = partial(allocate_and_launch, self._input_names, outputs, device, launch)
+        plan = Plan(None, record, facts.packed, settle, calls)
+        return plan, allocate_and_launch_once(outputs, device, launch)
 
     def _learn_to_resize(self, calls: SizedCalls, facts: CallFacts) -> None:
         """Asks the kernel of a call how to serve others of its kind, if all its tensors are dense."""
@@ -174,31 +180,6 @@ class Planning:
         resize = None if kernel is None else kernel.resized(call)
         if kernel is not None and resize is not None:
             calls.resizes[compile_class] = resize
-
-    def _resized(self, calls: SizedCalls, tensors: tuple[Any, ...], found: Sizes) -> Plan | None:
-        """The plan of a call that differs in its sizes from one that was planned; None for any other."""
-        for place in calls.places:
-            if not tensors[place].is_contiguous():
-                return None
-        if self.tune or tuning.may_differ(cast("Op", self)):
-            return None
-        _, shapes, results = found
-        for resize in calls.resizes.values():
-            launch = resize(*shapes, *results)
-            if launch is not None:
-                break
-        else:
-            return None
-        shape = results[0]
-        assert shape is not None
-        run = one_output(shape, calls.outputs[0][1], calls.device, launch)
-        if run is None:
-            return None
-        observing.count(calls.op, "hits")
-        return Plan(run, SizedRecord(calls, found, None), None, partial(self._settled, calls, found, launch))
-
-    def _settled(self, calls: SizedCalls, found: Any, launch: Callable[..., None]) -> Any:
-        return allocate_and_launch(self._input_names, calls.output_specs(found), calls.device, launch)
 
     def _kind_of(self, tensors: tuple[Any, ...]) -> CallKind:
         """The kind of a call: its devices, dtypes and presence are checked when the first of its kind comes.

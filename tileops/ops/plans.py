@@ -49,38 +49,96 @@ class CallRecord:
     facts: CallFacts | None
 
 
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+#: See `Plan.latest`.
+Check = tuple[Callable[..., bool], bool]
+UNKNOWN: Check = _never, False
+
+
+class Calls:
+    """Calls of one kind, of which nothing is known.
+
+    Attributes:
+        alike: see `Plan.calls`.
+    """
+
+    __slots__ = ("alike",)
+
+    def __init__(self) -> None:
+        self.alike = UNKNOWN
+
+    def look_alike(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Has `alike` recognise calls that are like this one but for sizes and strides."""
+
+    def run(self, key: Any) -> Run:
+        """`Plan.run` of a plan that has a key."""
+        raise NotImplementedError
+
+    def record(self, key: Any) -> CallRecord:
+        """`Plan.record` of a plan that has a key."""
+        raise NotImplementedError
+
+
+_NOTHING_KNOWN = Calls()
+
+
 class Plan:
     """How to run a call whose signature is known.
 
     Attributes:
-        run: ``run(*tensors)`` allocates the outputs, launches, and returns what the op returns.
-        record: the facts of such a call.
+        run: ``run(*tensors)`` allocates the outputs, launches, and returns what the op returns. None before the second
+            call of a plan whose first one had a run that is cheap to make (`again` makes it then).
         used: set by every call, cleared by `PlanCache` when it looks for something to drop.
         layout: layout of the packed operand that it was made for, or None.
         latest: what `fits` is, and whether one of the tensors that it is true of required a gradient (and grad mode was
             off). Read at once: another thread may renew the plan between two reads, and a call whose gradient is
             needed must not take the answer about others.
-        settle: makes a `run` that costs more to make and less to call, for a plan that is used again; or None.
+        settle: makes `run`, or None.
         twice: ``twice(*tensors)``: the same for calls that pass some tensor more than once, in the same places as an
             earlier call did (`fits` refuses all of them).
         renewals: how often `fits` may still be made anew for tensors that it refused; above the limit before the first
             call.
+        calls: what is known of calls of its kind; their `alike` is like `latest`, for calls that differ from an earlier
+            one in sizes and strides.
+        key: the call signature, of a plan that `calls` can make again from it, so that it keeps nothing else: programs
+            with growing sequences make many plans and use each once. Else None.
     """
 
-    __slots__ = ("latest", "layout", "record", "renewals", "run", "settle", "twice", "used")
+    __slots__ = ("_record", "calls", "key", "latest", "layout", "renewals", "run", "settle", "twice", "used")
 
     def __init__(
-        self, run: Run, record: CallRecord, layout: str | None = None, settle: Callable[[], Run] | None = None
+        self,
+        run: Run | None,
+        record: CallRecord | None,
+        layout: str | None = None,
+        settle: Callable[[], Run] | None = None,
+        calls: Calls | None = None,
+        key: Hashable = None,
     ) -> None:
         self.run = run
         self.settle = settle
-        self.record = record
+        self._record = record
         self.used = True
         self.layout = layout
-        self.latest: tuple[Callable[..., bool], bool] = (_never, False)
+        self.latest = UNKNOWN
+        self.calls = calls or _NOTHING_KNOWN
+        self.key = key
         self.twice: Callable[..., bool] = _never
         # On CUDA the alignment of an address is part of the signature, and `fits` does not see it.
-        self.renewals = _RENEWALS + 1 if record.device.type == "cpu" else 0
+        self.renewals = _RENEWALS + 1 if record is None or record.device.type == "cpu" else 0
+
+    @property
+    def record(self) -> CallRecord:
+        """The facts of such a call."""
+        return self._record or self.calls.record(self.key)
+
+    def again(self) -> Run:
+        """Makes `run` for the second call."""
+        run = self.run = self.calls.run(self.key) if self.settle is None else self.settle()
+        return run
 
     @property
     def fits(self) -> Callable[..., bool]:
@@ -89,16 +147,21 @@ class Plan:
         """
         return self.latest[0]
 
-    def renew(self, tensors: tuple[torch.Tensor, ...]) -> None:
+    def renew(self, tensors: tuple[torch.Tensor, ...], calls: Calls | None) -> None:
         """Makes `fits` true of `tensors`, which the plan has just served; not of its first call, because many a
         call never comes again (each step of a decoder has its own lengths).
+
+        Args:
+            tensors: those that are present.
+            calls: what recognised the call, or None.
         """
         if self.renewals > _RENEWALS:
             self.renewals = _RENEWALS
+            if calls is None:
+                self.calls.look_alike(tensors)
             return
-        settle = self.settle  # read once: another thread may be here too
-        if settle is not None:
-            self.run, self.settle = settle(), None
+        if self.run is None:  # another thread has made the plan just now
+            self.again()
         if self.fits(*tensors) or self.twice(*tensors):
             return
         self.renewals -= 1
@@ -106,10 +169,6 @@ class Plan:
             self.twice = _repeated_check(tensors)
         else:
             self.latest = tensor_check(tensors), any(tensor.requires_grad for tensor in tensors)
-
-
-def _never(*tensors: Any) -> bool:
-    return False
 
 
 def _repeated_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -145,7 +204,7 @@ class Hot:
         bare: of calls without any optional input.
         full: of calls with all of them.
         of: for ops with a weight, the latest plan by the weight's id: one op serves many weights in turn. The
-            id is a hint; `Plan.fits` decides.
+            id is a hint; `Plan.fits` decides. `bare` is then the latest plan of any weight.
     """
 
     __slots__ = ("bare", "full", "of")
@@ -158,7 +217,7 @@ class Hot:
     def remember(self, weight: torch.Tensor, plan: Plan) -> None:
         if len(self.of) >= _WEIGHTS:
             self.of.clear()
-        self.of[id(weight)] = plan
+        self.of[id(weight)] = self.bare = plan
 
 
 class PlanCache(dict[Hashable, Plan]):
@@ -283,9 +342,8 @@ def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device
     """
     if len(outputs) == 1 and outputs[0] is not None:
         shape, dtype = outputs[0]  # type: ignore[misc]
-        single = one_output(shape, dtype, device, launch)
-        if single is not None:
-            return single
+        if not pages.large_output(shape, dtype, device):
+            return one_output(shape, dtype, device, launch)
     make = [allocator(output, device) for output in outputs]
 
     def several(*tensors: torch.Tensor | None) -> Any:
@@ -298,10 +356,8 @@ def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device
 
 def one_output(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, launch: Callable[..., None]
-) -> Callable[..., torch.Tensor] | None:
-    """`allocate_and_launch_once` for a call with one output, which has elements; None for a large one."""
-    if math.prod(shape) * dtype.itemsize >= pages.MAPPED_FROM:
-        return None
+) -> Callable[..., torch.Tensor]:
+    """`allocate_and_launch_once` for a call with one output, which has elements and is not large."""
     strides = (shape[1], 1) if len(shape) == 2 else contiguous_strides(shape)
 
     def run(*tensors: torch.Tensor | None) -> torch.Tensor:

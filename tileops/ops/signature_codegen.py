@@ -63,7 +63,7 @@ from tileops.manifest.unify import unify
 from tileops.ops.codegen import runtime
 from tileops.ops.codegen.emit import Source, TorchNames, emit_call_check
 from tileops.ops.codegen.runtime import Checked, Output, SizeCheck
-from tileops.ops.codegen.sizes import dtype_indices, emit_sizes, solved_indices
+from tileops.ops.codegen.sizes import dtype_indices, emit_sizes, plain_broadcast, solved_indices
 
 __all__ = [
     "CallSignature",
@@ -260,7 +260,7 @@ class CallSignature:
         if known is None:
             with self._lock:
                 plan = plan_branch(checked.branch)
-                namespace = self._execute(emit_sizes(self.name, plan), f"sizes {len(self._size_makers)}", {})
+                namespace = self._execute(emit_sizes(self.name, plan), f"sizes {len(self._size_makers)}", _PLAIN)
                 known = self._size_makers[key] = namespace["make_sizes"], plan
         make, plan = known
         names = dtype_indices(plan)
@@ -408,6 +408,9 @@ _NAMESPACE: dict[str, Any] = {
     "_non_negative": runtime.non_negative,
     "_torch": _TORCH_DTYPES,
 }
+
+#: Faster where sizes are plain integers.
+_PLAIN: dict[str, Any] = {"prim_broadcast": plain_broadcast}
 
 _signatures: dict[str, CallSignature] = {}
 _signatures_lock = threading.Lock()

@@ -25,6 +25,8 @@ SUPPORTED = ((2, 13), (2, 15))
 #: Bytes from the start of a Python object to the pointer to its type, and of a Python tensor to its ``at::Tensor``.
 TYPE_OFFSET = 8
 HANDLE_OFFSET = 16
+#: Bytes from the start of a bytes object to its contents: its size without the zero that follows them.
+_CONTENTS = bytes.__basicsize__ - 1
 
 #: What is used -> library and symbol.
 _NAMES = {
@@ -67,10 +69,8 @@ class TensorFunctions:
 
 
 def address_of(data: bytes) -> int:
-    """The address of the contents of `data`, which ends with a zero."""
-    address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
-    assert address is not None
-    return address
+    """The address of the contents of `data`, which a zero follows."""
+    return id(data) + _CONTENTS
 
 
 def functions() -> TensorFunctions | None:

@@ -62,7 +62,11 @@ class CpuEntry:
             doc: its docstring.
             state: what the function finds in the tuple that is its first argument.
         """
-        return _builtin(self.program.name, self.loaded, symbol, doc, state)
+        return self.builtins(symbol, doc)(state)
+
+    def builtins(self, symbol: str, doc: str) -> Callable[[tuple[Any, ...]], Callable[..., Any]]:
+        """`builtin` for functions that differ in their state."""
+        return _builtins(self.program.name, self.loaded, symbol, doc)
 
     def __repr__(self) -> str:
         return f"CpuEntry({self.program})"
@@ -73,8 +77,9 @@ _new_function.restype = ctypes.py_object
 _new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
 
-def _builtin(name: str, loaded: Loaded, symbol: str, doc: str, state: tuple[Any, ...]) -> Callable[..., Any]:
-    """A built-in function of Python that runs `symbol` of `loaded`; its ``__self__`` begins with `state`.
+def _builtins(name: str, loaded: Loaded, symbol: str, doc: str) -> Callable[[tuple[Any, ...]], Callable[..., Any]]:
+    """From a state to a built-in function of Python that runs `symbol` of `loaded`; its ``__self__`` begins with the
+    state.
 
     The interpreter reads a built-in function's ``PyMethodDef`` when it collects garbage and when it frees the
     function, so the definition must outlive the function: it is kept by ``__self__``, which is the last thing a
@@ -84,7 +89,8 @@ def _builtin(name: str, loaded: Loaded, symbol: str, doc: str, state: tuple[Any,
     definition = struct.pack(
         "@PPiP", address_of(strings[0]), loaded.addresses[symbol], _METH_FASTCALL, address_of(strings[1])
     )
-    return _new_function(address_of(definition), (*state, loaded, definition, *strings), None)
+    kept, where = (loaded, definition, *strings), address_of(definition)
+    return lambda state: _new_function(where, state + kept, None)
 
 
 def compile_program(program: Program, target: CpuTarget) -> Artifact:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Hashable
 
-from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address
+from tileops.jit import parallel
+from tileops.jit.cpu.direct import Address, Family, Member, Offset, address_of
 from tileops.kernels.base import Config
 from tileops.kernels.elementwise.call_spec import GatedCall, GatedFwdInterface
 from tileops.kernels.elementwise.template_cpu import (
@@ -20,9 +21,7 @@ from tileops.kernels.elementwise.template_cpu import (
 )
 
 #: The geometry of a dense call: rows, and the axis over them.
-_Geometry = ctypes.c_int64 * (HEADER_WORDS + AXIS_WORDS)
-_FIRST, _SECOND = Address(0), Address(1)
-_FORM = direct.launch_form((0, 0, _FIRST, Address(0, 1), 0, _SECOND), 2)
+_geometry = struct.Struct(f"@{HEADER_WORDS + AXIS_WORDS}q").pack
 
 
 def _is_dense(call: GatedCall) -> bool:
@@ -55,35 +54,36 @@ class GatedCpuKernel(ElementwiseCpuKernel, GatedFwdInterface):
     def bind(self, call: GatedCall) -> Callable[..., None]:
         if not _is_dense(call):
             return super().bind(call)
-        return self._dense_launch(call)(call.output.shape)
+        return self._dense_member(call)(call.output.shape).launcher()
 
-    def resized(self, call: GatedCall) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: GatedCall) -> Callable[..., Member | None] | None:
         size = call.output.itemsize
         if not _is_dense(call) or call.output.numel * size >= STREAMING_BYTES:
             return None
-        launch = self._dense_launch(call)
+        member = self._dense_member(call)
 
-        def at(x: tuple[int, ...], output: tuple[int, ...]) -> Callable[..., None] | None:
+        def at(x: tuple[int, ...], output: tuple[int, ...]) -> Member | None:
             rows, columns = output
-            return launch(output) if columns > 1 and rows * columns * size < STREAMING_BYTES else None
+            return member(output) if columns > 1 and rows * columns * size < STREAMING_BYTES else None
 
         return at
 
-    def _dense_launch(self, call: GatedCall) -> Callable[[tuple[int, ...]], Callable[..., None]]:
-        """From the shape of the output to the launch of a call that is otherwise like `call`, which is dense."""
-        size, entry = call.output.itemsize, self.entries["main"]
+    def _dense_member(self, call: GatedCall) -> Callable[[tuple[int, ...]], Member]:
+        """From the shape of the output to a call that is otherwise like `call`, which is dense."""
+        size = call.output.itemsize
         cost, streaming = 3 * size * self.cost(call) / 1024, bool(self.config["streaming"])
         constants = scalar_block(())
-        at = ctypes.addressof(constants)
+        arguments = (None, ctypes.addressof(constants), Address(0), Offset(0), 0, Address(1))
+        family = Family(self.entries["main"], arguments, 2)
 
-        def launch(output: tuple[int, ...]) -> Callable[..., None]:
+        def member(output: tuple[int, ...]) -> Member:
             rows, columns = output
             blocks, step = -(-columns // BLOCK), columns * size
-            geometry = _Geometry(columns, BLOCK, blocks, 1, streaming, rows, 2 * step, 2 * step, 0, step)
-            arguments = (ctypes.addressof(geometry), at, _FIRST, Address(0, step), 0, _SECOND)
-            return _FORM(entry, parallel.limit(rows * columns * cost), rows * blocks, arguments, (geometry, constants))
+            geometry = _geometry(columns, BLOCK, blocks, 1, streaming, rows, 2 * step, 2 * step, 0, step)
+            values, limit = (address_of(geometry), step), parallel.limit(rows * columns * cost)
+            return Member(family, limit, rows * blocks, values, (geometry, constants))
 
-        return launch
+        return member
 
     @classmethod
     def operands(cls, call: GatedCall) -> tuple[Operand | None, ...]:

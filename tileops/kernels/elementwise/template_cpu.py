@@ -27,7 +27,7 @@ import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address
+from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels import pages
 from tileops.kernels.base import Config, KernelInterface, TensorSpec, contiguous_strides
@@ -272,57 +272,46 @@ class ElementwiseCpuKernel(ElementwiseKernel):
 
     def _bind_flat(self, call: Any, operands: int) -> Callable[..., None]:
         """`bind` of a call that is `flat` and has all its operands."""
-        return self._flat_launch(call, operands)(call.output.numel)
+        return self._flat_member(call, operands)(call.output.numel).launcher()
 
-    def resized(self, call: Any) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: Any) -> Callable[..., Member | None] | None:
         flat, size = self.flat(call), call.output.itemsize
         if flat is None or None in flat or call.output.numel * size >= STREAMING_BYTES:
             return None
-        launch = self._flat_launch(call, len(flat))
+        member = self._flat_member(call, len(flat))
 
-        def at(shape: tuple[int, ...], *others: tuple[int, ...]) -> Callable[..., None] | None:
+        def at(shape: tuple[int, ...], *others: tuple[int, ...]) -> Member | None:
             for other in others:
                 if other != shape:
                     return None
             numel = math.prod(shape)
-            return launch(numel) if numel * size < STREAMING_BYTES else None
+            return member(numel) if numel * size < STREAMING_BYTES else None
 
         return at
 
-    def _flat_launch(self, call: Any, operands: int) -> Callable[[int], Callable[..., None]]:
-        """From the number of elements to the launch of a call that is otherwise like `call`, which is `flat`."""
+    def _flat_member(self, call: Any, operands: int) -> Callable[[int], Member]:
+        """From the number of elements to a call that is otherwise like `call`, which is `flat`."""
         output, scalars = call.output, self.scalars(call)
         constants = scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
         moved = output.itemsize + sum([SIZES[operand.short] for operand in call.operands])
         cost = moved * self.cost(call) / 1024
-        (form, tensors), streaming = _FLAT[operands - 1], bool(self.config["streaming"])
-        entry, at = self.entries["main"], ctypes.addressof(constants)
+        tensors = [Address(place) for place in range(operands)]
+        arguments = (None, ctypes.addressof(constants), *tensors, *[0] * (MAX_OPERANDS - operands), Address(operands))
+        family = Family(self.entries["main"], arguments, operands + 1)
+        streaming = bool(self.config["streaming"])
 
-        def launch(size: int) -> Callable[..., None]:
+        def member(size: int) -> Member:
             blocks = -(-size // BLOCK)
-            geometry = _Header(size, BLOCK, blocks, 0, streaming)
-            arguments = (ctypes.addressof(geometry), at, *tensors)
-            return form(entry, parallel.limit(size * cost), blocks, arguments, (geometry, constants))
+            geometry = _header(size, BLOCK, blocks, 0, streaming)
+            values = (address_of(geometry),)
+            return Member(family, parallel.limit(size * cost), blocks, values, (geometry, constants))
 
-        return launch
+        return member
 
 
 _Words = ctypes.Array[ctypes.c_int64]
 #: The geometry of a call of one axis.
-_Header = ctypes.c_int64 * HEADER_WORDS
-
-
-def _flat_form(operands: int) -> tuple[direct.LaunchForm, tuple[direct.Argument, ...]]:
-    """The form of a launch of so many dense operands, and its arguments after geometry and constants."""
-    tensors: tuple[direct.Argument, ...] = (
-        *[Address(place) for place in range(operands)],
-        *[0] * (MAX_OPERANDS - operands),
-        Address(operands),
-    )
-    return direct.launch_form((0, 0, *tensors), operands + 1), tensors
-
-
-_FLAT = tuple(_flat_form(operands) for operands in range(1, MAX_OPERANDS + 1))
+_header = struct.Struct(f"@{HEADER_WORDS}q").pack
 
 
 @lru_cache(maxsize=256)

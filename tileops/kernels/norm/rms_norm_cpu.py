@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address
+from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
@@ -21,7 +22,7 @@ from tileops.kernels.norm.row_layout import geometry as geometry_of
 #: Nanoseconds that one thread takes for a KiB of input, cache-resident; decides when two threads pay.
 _NS_PER_KIB = 20.0
 #: The geometry of rows that lie one after the other.
-_OneAxis = ctypes.c_int64 * 3
+_one_axis = struct.Struct("@3q").pack
 _TENSORS = (Address(0), Address(1), Address(2))
 _WEIGHTED = direct.launch_form((0, 0.0, 0, *_TENSORS), 3)
 _UNWEIGHTED = direct.launch_form((0, 0.0, 0, _TENSORS[0], 0, _TENSORS[2]), 3)
@@ -79,10 +80,11 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
 
         if _is_dense(call):
             if x.is_contiguous:
-                geometry: Any = _OneAxis(1, rows, size * itemsize)
+                geometry: Any = _one_axis(1, rows, size * itemsize)
+                where = address_of(geometry)
             else:
                 geometry = geometry_of([split(x, call.normalized_ndim)[0]], itemsize)
-            where = ctypes.addressof(geometry)
+                where = ctypes.addressof(geometry)
             if ones is None:
                 return _WEIGHTED(entry, limit, rows, (size, eps, where, *_TENSORS), geometry)
             arguments = (size, eps, where, _TENSORS[0], ones.data_ptr(), _TENSORS[2])
@@ -106,19 +108,18 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
 
         return gathered
 
-    def resized(self, call: RMSNormCall) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: RMSNormCall) -> Callable[..., Member | None] | None:
         if call.weight is None or not _is_dense(call):
             return None
-        itemsize, entry, eps = call.x.itemsize, self.entries["main"], float(call.eps)
-        size = call.weight.numel
-        cost = itemsize * (_NS_PER_KIB / 1024)
+        size, itemsize = call.weight.numel, call.x.itemsize
+        row, cost = size * itemsize, itemsize * (_NS_PER_KIB / 1024)
+        family = Family(self.entries["main"], (size, float(call.eps), None, *_TENSORS), 3)
 
-        def at(x: tuple[int, ...], *others: tuple[int, ...]) -> Callable[..., None]:
+        def at(x: tuple[int, ...], *others: tuple[int, ...]) -> Member:
             total = math.prod(x)
             rows = total // size
-            geometry = _OneAxis(1, rows, size * itemsize)
-            arguments = (size, eps, ctypes.addressof(geometry), *_TENSORS)
-            return _WEIGHTED(entry, parallel.limit(total * cost), rows, arguments, geometry)
+            geometry = _one_axis(1, rows, row)
+            return Member(family, parallel.limit(total * cost), rows, (address_of(geometry),), geometry)
 
         return at
 

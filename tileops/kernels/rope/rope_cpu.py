@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -12,8 +13,8 @@ import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.errors import CheckError
-from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address
+from tileops.jit import parallel
+from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels import pages
 from tileops.kernels.base import Config, Kernel, TensorSpec
@@ -38,8 +39,7 @@ _STREAMING_BYTES = 20 << 20
 _STREAMED_ELEMENTS = 16
 _FACTORY = "tileops.kernels.rope._rope_cpu:tokens"
 _Geometry = ctypes.c_int64 * 10
-_TENSORS = (Address(0), Address(1))
-_FORM = direct.launch_form((0, 0, 0, *_TENSORS, 0, 0), 2)
+_geometry_of = struct.Struct("@10q").pack
 _TILE_SPACE = TileSpace({"streaming": (False, True)})
 
 
@@ -172,23 +172,24 @@ class RoPECpuKernel(_SequenceCpuKernel, RoPEFwdInterface):
         table = rotary_table(call.x.shape[-1], float(call.base), call.scaling)
         return partial(self._bind_sequence(call), table.at_least(_axes(call)[1][0]))
 
-    def resized(self, call: RoPECall) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: RoPECall) -> Callable[..., Member | None] | None:
         if not call.x.is_contiguous or self.config["streaming"]:
             return None
         size, width, flat = call.x.itemsize, call.x.shape[-1], call.input_layout == "1d"
         table = rotary_table(width, float(call.base), call.scaling)
-        entry, cost = self.entries["main"], _NS_PER_KIB / 1024
+        family = Family(self.entries["main"], (None, None, 0, Address(0), Address(1), 0, 0), 2)
+        cost = _NS_PER_KIB / 1024
 
-        def at(x: tuple[int, ...], output: tuple[int, ...]) -> Callable[..., None] | None:
+        def at(x: tuple[int, ...], output: tuple[int, ...]) -> Member | None:
             batch, length, heads = (1, x[0], 1) if flat else x[:3]
             token = heads * width * size
             nbytes = batch * length * token
             if x[-1] != width or nbytes >= _STREAMING_BYTES:
                 return None
-            geometry = _Geometry(length, heads, width, width, length * token, token, width * size, size, 0, 0)
+            geometry = _geometry_of(length, heads, width, width, length * token, token, width * size, size, 0, 0)
             rows = table.at_least(length)
-            arguments = (ctypes.addressof(geometry), rows.address, 0, *_TENSORS, 0, 0)
-            return _FORM(entry, parallel.limit(nbytes * cost), batch * length, arguments, (geometry, rows))
+            values = (address_of(geometry), rows.address)
+            return Member(family, parallel.limit(nbytes * cost), batch * length, values, (geometry, rows))
 
         return at
 

@@ -23,8 +23,9 @@ class Output(NamedTuple):
     dtype: torch.dtype
 
 
-#: Values of the solved indices, shapes of the inputs that were passed, and of the outputs.
-Sizes = tuple[tuple[Any, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, ...] | None, ...]]
+#: Values of the solved indices, shapes of the inputs that were passed, shapes of the outputs, whether all inputs are
+#: dense.
+Sizes = tuple[tuple[Any, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, ...] | None, ...], bool]
 
 
 class Checked:
@@ -68,7 +69,7 @@ class SizeCheck:
     """The check of the sizes of calls whose other facts are known to fit the entry, see `codegen.sizes`.
 
     Attributes:
-        accept: ``accept(*tensors)``: what a call was found to be, or None where the whole check has to say what is
+        accept: ``accept(*signature)``: what a call was found to be, or None where the whole check has to say what is
             wrong with it.
         outputs: name and dtype of each output, None where a nullable one is absent.
         inputs: name and dtype name of each input that is passed.

@@ -1,8 +1,11 @@
 """The part of a call check that reads sizes, for calls of a kind that passed the whole check before.
 
     make_sizes(_c, T)        parameters and dtypes -> _sizes, (dtype of each output)
-    _sizes(*tensors)         (solved indices), (shapes of the inputs), (shapes of the outputs); None where anything
-                             does not hold
+    _sizes(*signature)       -> (solved indices), (shapes of the inputs), (shapes of the outputs), all inputs are dense;
+                             None where anything does not hold
+
+The signature of a call is that of `tileops.ops.calling`: shape, dtype, placement and strides of each tensor (True in
+place of dense strides), as one item where the tensor is optional; then comes what is no business of the entry.
 
 It reports nothing: whoever gets None asks the whole check, which says what is wrong. So it only has to be right about
 what it accepts, and tensors must be real: sizes are compared as plain integers.
@@ -29,7 +32,18 @@ from tileops.manifest.plan import (
     Plan,
     Step,
 )
+from tileops.manifest.primitives.general import broadcast
 from tileops.ops.codegen.emit import Emitter, Source, conjuncts
+
+
+def plain_broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """`broadcast` of plain sizes, which mostly are all the same."""
+    first = shapes[0]
+    for shape in shapes:
+        if shape != first:
+            return broadcast(*shapes)
+    return first
+
 
 _BINDS = (BindDim, BindAffine, BindShape, Let)
 
@@ -60,16 +74,17 @@ class _SizesEmitter(Emitter):
         for step in self.plan.steps:
             if step.at_construction:
                 self._step(step)
-        out.add(f"def _sizes({', '.join(self.signature.forward_order)}):")
+        out.add(f"def _sizes({', '.join(map(self._formal, self.signature.forward_order))}, *_rest):")
         out.depth = 2
         out.add("try:")
         out.depth = 3
-        shaped = {}
-        for tensor in self.branch.inputs.values():
+        names = list(self.branch.inputs)
+        for name, tensor in self.branch.inputs.items():
+            if self._is_one_item(name):
+                out.add(f"_s_{name}, _, _, _d_{name} = {name}")
             if tensor.decl.contiguous:
-                self._require(f"{tensor.name}.is_contiguous()")
-            shaped[tensor.name] = f"_s_{tensor.name}"
-            out.add(f"_s_{tensor.name} = tuple({tensor.name}.shape)")
+                self._require(f"_d_{name} is True")
+            out.add(f"_s_{name} = tuple(_s_{name})")
         for step in self.plan.steps:
             if not step.at_construction:
                 self._step(step)
@@ -78,7 +93,8 @@ class _SizesEmitter(Emitter):
             self._output_shape(self.branch.outputs[name]) if name in self.branch.outputs else "None"
             for name in self.signature.outputs
         ]
-        out.add(f"return {_listed(solved)}, {_listed(shaped.values())}, {_listed(outputs)}")
+        dense = " and ".join(f"_d_{name} is True" for name in names)
+        out.add(f"return {_listed(solved)}, {_listed(f'_s_{name}' for name in names)}, {_listed(outputs)}, {dense}")
         out.depth = 2
         out.add("except _Undefined:")
         out.add("    return None")
@@ -87,9 +103,15 @@ class _SizesEmitter(Emitter):
             f"_torch[{self._render(self.branch.outputs[name].dtype)}]" if name in self.branch.outputs else "None"
             for name in self.signature.outputs
         ]
-        names = [self._render(tensor.dtype) for tensor in self.branch.inputs.values()]
-        out.add(f"return _sizes, {_listed(dtypes)}, {_listed(names)}")
+        inputs = [self._render(tensor.dtype) for tensor in self.branch.inputs.values()]
+        out.add(f"return _sizes, {_listed(dtypes)}, {_listed(inputs)}")
         return out
+
+    def _is_one_item(self, name: str) -> bool:
+        return name not in self.signature.inputs or self.signature.inputs[name].optional is not None
+
+    def _formal(self, name: str) -> str:
+        return name if self._is_one_item(name) else f"_s_{name}, _t_{name}, _p_{name}, _d_{name}"
 
     def _require(self, condition: str) -> None:
         self.out.add(f"if not ({condition}):")
@@ -114,7 +136,8 @@ class _SizesEmitter(Emitter):
                 out.add(f"{step.name} = {self._render(step.expr)}")
             case CheckRank():
                 axes = " + ".join([str(step.fixed), *(f"len({self._render(segment)})" for segment in step.segments)])
-                self._require(f"len(_s_{step.tensor}) {'>=' if step.open else '=='} {axes}")
+                if axes != "0" or not step.open:
+                    self._require(f"len(_s_{step.tensor}) {'>=' if step.open else '=='} {axes}")
             case CheckAxis():
                 self._require(f"{self._size(step.tensor, step.place)} == {self._render(step.expr)}")
             case CheckSegment():
