@@ -69,6 +69,18 @@ def test_transposed_operands(dtype: torch.dtype, trans_a: bool, trans_b: bool) -
         check(op(a, b), want, context=f"M={m} N={n} K={k}")
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_packing_of_columns_changes_no_bit(dtype: torch.dtype) -> None:
+    for m, n, k in ((45, 70, 133), (100, 97, 700)):
+        a, b = (x.cpu() for x in operands(m, n, k, dtype, True, False))
+        chosen = paths.path(call_of(a, b, True, False))
+        assert chosen.b_columns
+        assert chosen.a_columns == cpu_target().has_amx
+        one, two = (at_threads(count, lambda a=a, b=b: GemmFwdOp(True, False)(a, b)) for count in (1, 2))
+        assert torch.equal(bits(one), bits(two))
+        assert torch.equal(bits(one), bits(GemmFwdOp()(a.t().contiguous(), b.t().contiguous())))
+
+
 @pytest.mark.parametrize("m", [2, 40])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_layout_of_both_operands(dtype: torch.dtype, m: int) -> None:

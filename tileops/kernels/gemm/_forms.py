@@ -28,6 +28,8 @@ LINE = 64
 TILE = 1024
 #: Elements of k to which panels are padded: one AMX tile, one or two cache lines of a row.
 STEP = 32
+#: Panels that are packed side by side where columns are neighbours in memory: a line of half precisions.
+PANELS_AT_ONCE = 2
 
 PARTS = {"parts1": 1, "parts2": 2, "parts3": 3}
 
@@ -159,6 +161,84 @@ def pack_panels(dtype: str, form: str) -> Callable[..., None]:
     def body(begin, end, tid, src, ld, N, K, dst, stride):
         for u in range(begin, end):
             panel(src + u * width * ld, ld, N - u * width, K, dst + u * stride)
+
+    return body
+
+
+def panels_from_columns(dtype: str, form: str, left: bool = False) -> Any:
+    """A tile that packs one step of neighbouring panels from 32 rows of a ``[K, N]`` matrix, `ld` bytes apart.
+
+    ``word(src, ld, columns, rows, panels, dst, stride)``: up to `PANELS_AT_ONCE` of `panels`, `stride` bytes apart;
+    columns from `columns` on and rows from `rows` on become zeros, and nothing of them is read. A line of a panel is
+    what one or two rows hold. With `left`, 16 columns are a row block of A: its tiles are those of a panel, transposed.
+    """
+    size, line_bytes, width, step, at_once = lang.itemsize(dtype), LINE, COLUMNS, STEP, PANELS_AT_ONCE
+    pair_bytes = 2 * LINE if form == "f32" else LINE
+
+    def write(t: Any, rows: Sequence[Any], masks: Sequence[Any], dst: Any) -> None:
+        low, high = (t.load(dtype, row, mask) for row, mask in zip(rows, masks, strict=True))
+        if form == "f32":
+            t.store("f32", dst, low)
+            t.store("f32", dst + line_bytes, high)
+        else:
+            store_parts(t, low, high, PARTS.get(form, 1), dst)
+
+    def turn(t: Any, dst: Any) -> None:
+        for part in range(PARTS[form]):
+            lines = [dst + part * TILE + r * LINE for r in range(COLUMNS)]
+            for line, words in zip(lines, t.transpose([t.load_words(line) for line in lines]), strict=True):
+                t.store_words(line, words)
+
+    @lang.tile("src: i64, ld: i64, columns: i64, rows: i64, panels: i64, dst: i64, stride: i64")
+    def pack(t: Any, src: Any, ld: Any, columns: Any, rows: Any, panels: Any, dst: Any, stride: Any) -> None:
+        firsts = range(0, width, t.LANES)
+        count = t.min(panels, at_once)
+
+        def full(i: Any, _: Any) -> None:
+            pair = (src + 2 * i * ld, src + (2 * i + 1) * ld)
+            for row in pair:
+                # Rows are short streams for the hardware, and often so far apart that they share a set of the
+                # nearest cache.
+                for line in range(0, at_once * width * size, line_bytes):
+                    t.prefetch(row + at_once * width * size + line, locality=2)
+            for p in range(at_once):
+                for first in firsts:
+                    at = [row + (p * width + first) * size for row in pair]
+                    write(t, at, (None, None), dst + stride * p + i * pair_bytes + first * 4)
+
+        def ragged(i: Any, _: Any) -> None:
+            p, i = i // (step // 2), i % (step // 2)
+            for first in firsts:
+                at = [src + (2 * i + j) * ld + (p * width + first) * size for j in range(2)]
+                counts = [t.select_value(rows > 2 * i + j, columns - p * width, 0) for j in range(2)]
+                masks = [t.mask_lt(left_of_row, start=first) for left_of_row in counts]
+                write(t, at, masks, dst + stride * p + i * pair_bytes + first * 4)
+
+        whole = (columns >= at_once * width) & (rows >= step)
+        t.loop(0, t.select_value(whole, t.const(step // 2), 0), body=full)
+        t.loop(0, t.select_value(whole, 0, count * (step // 2)), body=ragged)
+        if left:
+            t.loop(0, count, body=lambda p, _: turn(t, dst + p * stride))
+
+    return pack
+
+
+def pack_columns(dtype: str, form: str, left: bool) -> Callable[..., None]:
+    """Body: panels of B from a ``[K, N]`` matrix whose rows are dense, or with `left` tiles of A from ``[K, M]``.
+
+    A unit is one step of `PANELS_AT_ONCE` of `panels`; units are numbered with the panels innermost, so that memory is
+    read along its rows.
+    """
+    pack, per_k, size = panels_from_columns(dtype, form, left), bytes_per_k(form), lang.itemsize(dtype)
+    at_once, width, step = PANELS_AT_ONCE, COLUMNS, STEP
+
+    def body(begin, end, tid, src, ld, N, K, panels, dst, stride):
+        groups = (panels + at_once - 1) // at_once
+        for u in range(begin, end):
+            k = u // groups * step
+            p = u % groups * at_once
+            at = dst + p * stride + k * per_k
+            pack(src + k * ld + p * width * size, ld, N - p * width, K - k, panels - p, at, stride)
 
     return body
 

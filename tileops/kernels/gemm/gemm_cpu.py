@@ -97,6 +97,13 @@ def _pack_b(dtype: str, form: str) -> Program:
     return Program.of(f"{_GEMM}._forms:pack_panels", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, form=form)
 
 
+def _pack_columns(dtype: str, form: str, *, left: bool) -> Program:
+    return Program.of(
+        f"{_GEMM}._forms:pack_columns", ["ptr", "i64", "i64", "i64", "i64", "ptr", "i64"],
+        dtype=dtype, form=form, left=left,
+    )  # fmt: skip
+
+
 def _tiles_of(form: str) -> dict[str, tuple[int, ...]]:
     """Values of the tile parameters for a form."""
     lanes = cpu_target().lanes
@@ -263,11 +270,15 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         amx = chosen.form in ON_AMX
         pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
         options = {"parts": int(chosen.a_form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
-        if chosen.pack_a:
+        if chosen.a_columns:
+            found["pack_a"] = _pack_columns(dtype, chosen.a_form, left=True)
+        elif chosen.pack_a:
             found["pack_a"] = Program.of(
                 f"{_GEMM}._forms:{pack_a}", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, **options
             )
-        if chosen.pack_b:
+        if chosen.b_columns:
+            found["pack_b"] = _pack_columns(dtype, chosen.form, left=False)
+        elif chosen.pack_b:
             found["pack_b"] = _pack_b(dtype, chosen.form)
         found["main"] = Program.of(
             f"{_GEMM}._blocks_cpu:blocks",
@@ -364,6 +375,10 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         lda = _padded_row(k, size) if chosen.dense_a else sizes.a_row * size
         rows_ldb = 0 if chosen.packed else _padded_row(k, size) if chosen.dense_b else sizes.b_row * size
+        if chosen.a_columns:
+            lda = sizes.a_step * size
+        if chosen.b_columns:
+            rows_ldb = sizes.b_step * size
         ldb = b_stride if chosen.pack_b else panel_stride(chosen.b_size, k) if chosen.packed else rows_ldb
         ldd = n * size
         a_pitch, a_step, a_line = (padded_k * a_row, a_row * a_rows, 64) if chosen.pack_a else (lda, size, lda)
@@ -372,6 +387,10 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         pack_a = entries["pack_a"].launch if chosen.pack_a else None
         pack_b = entries["pack_b"].launch if chosen.pack_b else None
         pack_limit = parallel.limit(m * k * size / _STREAM)
+        steps = padded_k // STEP
+        # Columns are packed by steps of k and pairs of panels.
+        a_extents = (a_units // 2 * steps, (m, k, a_units)) if chosen.a_columns else (a_units, (m, k))
+        b_extents = (b_units // 2 * steps, (n, k, b_units)) if chosen.b_columns else (b_units, (n, k))
         packed_bytes = a_bytes + b_units * b_stride
 
         def scratch_bytes() -> int:
@@ -379,10 +398,10 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
             if pack_a is not None:
-                pack_a(team(pack_limit), a_units, a, lda, m, k, scratch, a_stride)
+                pack_a(team(pack_limit), a_extents[0], a, lda, *a_extents[1], scratch, a_stride)
                 a = scratch
             if pack_b is not None:
-                pack_b(team(limit), b_units, b, rows_ldb, n, k, scratch + a_bytes, b_stride)
+                pack_b(team(limit), b_extents[0], b, rows_ldb, *b_extents[1], scratch + a_bytes, b_stride)
                 b = scratch + a_bytes
             main(
                 team(limit), units, a, a_pitch, a_step, a_line, b, ldb, d, ldd, m, n, k, mc, nc, kc,

@@ -43,6 +43,10 @@ def packed_layouts(dtype: str) -> tuple[str, ...]:
     return ("panels16-f32", NARROWED) if dtype == "float32" else ("panels16-pairs",)
 
 
+#: What is dense in memory of a matrix whose rows run along K.
+Order = Literal["rows", "columns", "strided"]
+
+
 class Sizes(NamedTuple):
     """Extents of a product, and the steps of ``op(a)`` and ``op(b)`` from row to row (of `b` along N) and within a row,
     in elements.
@@ -78,6 +82,8 @@ class Path(NamedTuple):
         dense_b: B must be copied to dense rows first.
         pack_b: B is packed as a whole first.
         packed: layout in which the caller packed B, or None.
+        a_columns: columns of A are dense in memory, and its row blocks are packed straight from there.
+        b_columns: rows of ``op(b)`` are dense in memory, and panels are packed straight from there.
     """
 
     kind: Literal["dot", "panels", "stream", "blocks"]
@@ -92,6 +98,8 @@ class Path(NamedTuple):
     dense_b: bool = False
     pack_b: bool = False
     packed: str | None = None
+    a_columns: bool = False
+    b_columns: bool = False
 
     @property
     def size(self) -> int:
@@ -141,15 +149,15 @@ _paths: dict[tuple[Any, ...], Path] = {}
 
 
 def path_of(target: CpuTarget, sizes: Sizes, dtype: str, packed: str | None) -> Path:
-    m, n, k, a_row, a_step, _, b_step = sizes
+    m, n, k, a_row, a_step, b_row, b_step = sizes
     whole = k % STEP == 0
     key = (
         target.name,
         bisect_left(ROW_CLASSES, m),
         dtype,
         packed,
-        k > 1 and a_step != 1,
-        packed is None and k > 1 and b_step != 1,
+        _order(k, a_row, a_step),
+        "rows" if packed is not None else _order(k, b_row, b_step),
         # AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the cache.
         whole and m % 32 == 0 and a_row * (4 if dtype == "f32" else 2) % 2048 != 0,
         whole and n >= 32 and (m > 4 or n * k >= _STREAMED_FROM),
@@ -161,13 +169,17 @@ def path_of(target: CpuTarget, sizes: Sizes, dtype: str, packed: str | None) -> 
     return found
 
 
+def _order(k: int, row: int, step: int) -> Order:
+    return "rows" if k == 1 or step == 1 else "columns" if row == 1 else "strided"
+
+
 def _chosen(
     target: CpuTarget,
     rows: int,
     dtype: str,
     packed: str | None,
-    dense_a: bool,
-    dense_b: bool,
+    a_order: Order,
+    b_order: Order,
     tiles: bool,
     streamed: bool,
     small: bool,
@@ -179,12 +191,13 @@ def _chosen(
         rows: number of the class.
         dtype: storage format of the operands.
         packed: layout in which the caller packed B, or None.
-        dense_a: rows of A are not dense.
-        dense_b: nor those of B.
+        a_order: what of A is dense in memory: its rows, its columns, or nothing.
+        b_order: the same of B as ``[N, K]``.
         tiles: AMX can load rows of A where they lie.
         streamed: and rows of B, which is large enough.
         small: there are few multiplications.
     """
+    dense_a, dense_b = a_order != "rows", b_order != "rows"
     m = ROW_CLASSES[rows] if rows < len(ROW_CLASSES) else _PACK_ALL_ABOVE + 1
     b_dtype = "bf16" if packed == NARROWED else dtype
     form = a_form = _form(target, dtype)
@@ -204,14 +217,23 @@ def _chosen(
                 "panels", form, form, "raw", False, dense_a or widen, dtype, a_dtype, b_dtype, packed=packed
             )  # fmt: skip
         source = "panels" if in_form else "raw"
-        return Path("blocks", form, a_form, source, pack_a, dense_a, dtype, dtype, b_dtype, packed=packed)
+        a_columns = a_order == "columns" and a_form in ON_AMX
+        return Path(
+            "blocks", form, a_form, source, pack_a, dense_a and not a_columns, dtype, dtype, b_dtype, packed=packed,
+            a_columns=a_columns,
+        )  # fmt: skip
     if form == "parts1" and 2 < m <= _STREAMED_ROWS and streamed and not dense_b:
         return Path("stream", form, form, "rows", True, dense_a, dtype, dtype, dtype)
     if few:
         return Path("dot", form, form, "rows", False, dense_a or widen, dtype, a_dtype, dtype, dense_b)
-    pack_all = m > _PACK_ALL_ABOVE
+    a_columns, b_columns = a_order == "columns" and form in ON_AMX, b_order == "columns"
+    # What columns give is in panels with little work, once and for all row blocks.
+    pack_all = b_columns or m > _PACK_ALL_ABOVE
     source = "panels" if pack_all else "rows"
-    return Path("blocks", form, form, source, pack_a, dense_a, dtype, dtype, dtype, dense_b, pack_all)
+    return Path(
+        "blocks", form, form, source, pack_a, dense_a and not a_columns, dtype, dtype, dtype,
+        dense_b and not b_columns, pack_all, a_columns=a_columns, b_columns=b_columns,
+    )  # fmt: skip
 
 
 def compile_class(target: CpuTarget, m: int, n: int, k: int, chosen: Path) -> Hashable:
