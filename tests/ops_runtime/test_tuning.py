@@ -15,7 +15,7 @@ from tests.autotune.conftest import FakeMeasurer
 from tests.ops_runtime.toys import ScaleCall, fresh_kernel, make_op
 from tileops import settings
 from tileops.autotune.problem import record_key
-from tileops.autotune.record import Point, Record, default_records
+from tileops.autotune.record import Point, Record, RecordStore, default_records
 from tileops.autotune.report import KernelReport, Report
 from tileops.autotune.space import TileSpace
 from tileops.elementwise import LeakyReluFwdOp
@@ -167,6 +167,39 @@ def test_a_record_serves_every_op_and_one_that_does_not_fit_is_ignored(searches:
     tuned.request_tune()
     tuned(torch.ones(4))
     assert not searches
+
+
+def test_records_cost_new_sizes_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other kernels nothing; with those of its own, an op asks once for each problem."""
+    asked: list[Any] = []
+
+    def key_of(kernel: type, call: Any) -> Any:
+        asked.append(call.x.shape)
+        return record_key(kernel, call)
+
+    monkeypatch.setattr("tileops.ops.tuning.record_key", key_of)
+    kernel, other = tunable(), tunable()
+    kernel.compile_class = classmethod(lambda cls, call: (call.x.dtype, call.bias is None))
+    other.__qualname__ = "Other"
+    record_best(other, scale_call(1), BEST)
+    op = make_op(kernel)()
+    for size in range(1, 9):
+        op(torch.ones(size, 1))
+    assert (asked, kernel.builds) == ([], [DEFAULT])
+    # By another process.
+    x = TensorSpec.contiguous("float32", (4, 1))
+    key = record_key(kernel, ScaleCall(x, None, x, 2.0))
+    points = (Point(DEFAULT, "ok", 2e-6, 1.0), Point(BEST, "ok", 1e-6, 0.5))
+    assert RecordStore(default_records().root).put(key, Record(BEST, DEFAULT, points))
+    default_records()._look_again = 0.0  # as after a second
+    for size in range(9, 40):
+        op(torch.ones(size, 1))
+    assert kernel.builds == [DEFAULT]
+    op._reset_plans()
+    for size in range(1, 9):
+        op(torch.ones(size, 1))
+    assert kernel.builds == [DEFAULT, BEST]
+    assert asked == [(9, 1), (17, 1), (33, 1), (1, 1), (2, 1), (3, 1), (5, 1)]
 
 
 def test_nothing_is_measured_under_deterministic_algorithms(searches: list) -> None:

@@ -241,7 +241,7 @@ def test_a_directory_that_we_may_not_look_into(tmp_path):
     (tmp_path / "home").mkdir()
     place = tmp_path / "home" / "cache"
     with no_access(tmp_path / "home"):
-        assert not RecordStore(place).may_hold()
+        assert not RecordStore(place).may_hold(["any"])
         with one_warning("Permission denied"):
             store = Store(place)
             assert store.get(key(0)) is None

@@ -10,6 +10,7 @@ from typing import Any
 from tileops import settings
 from tileops.autotune.problem import record_key
 from tileops.autotune.record import applicable, default_records
+from tileops.jit.artifact import ArtifactKey
 
 log = logging.getLogger("tileops.autotune")
 
@@ -39,20 +40,25 @@ def tuning_refusal() -> str | None:
     return None
 
 
-def lookup(kernel: type[Any], call: Any) -> dict[str, Any] | None:
+def lookup(kernel: type[Any], call: Any, key: ArtifactKey | None = None) -> dict[str, Any] | None:
     """The recorded config of `kernel` for `call`, if there is a record and it is still a valid point for
     this call.
 
     Costs one read of the store for each problem and process; a record that does not fit is ignored with one
     log line. None under `torch.use_deterministic_algorithms`, where results must not depend on what was
     measured.
+
+    Args:
+        kernel: a kernel class.
+        call: its call spec.
+        key: `record_key` of both, where it is known.
     """
     if kernel.tile_space is None:
         return None
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.are_deterministic_algorithms_enabled():
         return None
-    return applicable(kernel, call, default_records().get(record_key(kernel, call)))
+    return applicable(kernel, call, default_records().get(key or record_key(kernel, call)))
 
 
 def config_for(kernel: type[Any], call: Any, tuned: bool, **options: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
@@ -73,7 +73,7 @@ class Problem:
             )
         written = tuple(outputs if outputs is not None else getattr(kernel, "outputs", kernel.tensors[-1:]))
         return cls(
-            kernel=f"{kernel.__module__}:{kernel.__qualname__}",
+            kernel=kernel_name(kernel),
             call=call,
             default=tuple(sorted(kernel.default_config(call).items())),
             tensors=tuple(kernel.tensors),
@@ -94,6 +94,31 @@ def config_text(config: Config) -> str:
     return canonical_json(dict(config))
 
 
+def kernel_name(kernel: type[Any]) -> str:
+    """What records call a kernel."""
+    return f"{kernel.__module__}:{kernel.__qualname__}"
+
+
+def problem_class(kernel: type[Any], call: Any) -> Hashable:
+    """All that `record_key` reads of a call besides its programs, in a form that is cheap to make: calls of a kernel
+    that agree in both share a record.
+    """
+    space: TileSpace = kernel.tile_space
+    specs = [getattr(call, name) for name in kernel.tensors]
+    sizes: Hashable
+    if space.bucket:
+        sizes = tuple(space.bucket(call).items())
+    else:
+        sizes = tuple([None if x is None else (*map(power_of_two, x.shape[:-1]), *x.shape[-1:]) for x in specs])
+    return (
+        call.device,
+        settings.current().cpu,
+        tuple([None if spec is None else (spec.dtype, _layout(spec)) for spec in specs]),
+        tuple(_options(kernel, call).items()),
+        sizes,
+    )
+
+
 def record_key(kernel: type[Any], call: Any) -> ArtifactKey:
     """The key of the tuning record that `call` shares with the other calls of its bucket.
 
@@ -104,7 +129,7 @@ def record_key(kernel: type[Any], call: Any) -> ArtifactKey:
     programs = kernel.programs(call, kernel.default_config(call))
     return ArtifactKey(
         {
-            "kernel": f"{kernel.__module__}:{kernel.__qualname__}",
+            "kernel": kernel_name(kernel),
             "interface": type(call).__name__,
             "device": device_name(call),
             "parameters": space.names,
@@ -140,10 +165,15 @@ def _shapes(kernel: type[Any], call: Any) -> dict[str, Any]:
 def _options(kernel: type[Any], call: Any) -> dict[str, Any]:
     """The parameters that choose what is computed; float parameters (eps, scale) only scale it."""
     return {
-        item.name: value
-        for item in fields(call)
-        if item.name not in kernel.tensors and isinstance(value := getattr(call, item.name), bool | int | str | None)
+        name: value
+        for name in _field_names(call.__class__)
+        if name not in kernel.tensors and isinstance(value := getattr(call, name), bool | int | str | None)
     }
+
+
+@cache
+def _field_names(call: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(call))
 
 
 def _layout(spec: Any) -> str:

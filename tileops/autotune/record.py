@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from typing import Any
 from tileops import __version__, settings
 from tileops.autotune.problem import Outcome, config_text
 from tileops.autotune.space import Config
-from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, canonical_json, check_intact
+from tileops.jit.artifact import Artifact, ArtifactError, ArtifactKey, canonical_json, check_intact, read_header
 from tileops.jit.bundle import Bundle, open_bundles
-from tileops.jit.disk import ByteStore
+from tileops.jit.disk import FILES, ByteStore
 from tileops.jit.keys import compiler_versions, source_fingerprint
 from tileops.jit.store import Damage, default_root
 
@@ -135,7 +135,9 @@ class RecordStore:
         self.bundles = tuple(bundles)
         self.disk = ByteStore(root, RECORDS, trust_group=trust_group)
         self._known: dict[str, Record | None] = {}
-        self._look_again = 0.0  # math.inf once there was something
+        self._kernels: set[str] = set()  # names of kernels with records
+        self._seen: Any = None  # the state of the files that these were read from
+        self._look_again = 0.0
 
     def get(self, key: ArtifactKey, fresh: bool = False) -> Record | None:
         """The record of `key`, remembered for the life of the process; `fresh` looks again."""
@@ -143,18 +145,29 @@ class RecordStore:
             self._known[key.digest] = self._read(key)
         return self._known[key.digest]
 
-    def may_hold(self) -> bool:
-        """False where nothing was ever recorded, so that a new call need not look. Asked at every new kind of call: the
-        file system, which another process may write to, is asked once a second at most.
+    def may_hold(self, kernels: Iterable[str]) -> bool:
+        """False where nothing was ever recorded for these kernels, so that a new call need not look. Asked at every new
+        kind of call: the file system, which another process may write to, is asked once a second at most.
+
+        Args:
+            kernels: their names, see `problem.kernel_name`.
         """
-        if self._look_again == math.inf:
-            return True
         now = time.monotonic()
-        if now < self._look_again:
-            return False
-        found = bool(self.bundles) or os.path.isdir(self._records)
-        self._look_again = math.inf if found else now + 1.0
-        return found
+        if now >= self._look_again:
+            self._look_again = now + 1.0
+            self._look()
+        return bool(self._kernels) and (_ANY in self._kernels or not self._kernels.isdisjoint(kernels))
+
+    def _look(self) -> None:
+        """Reads which kernels have records, unless the files are as they were when these were read."""
+        state = [_state(os.path.join(self._records, name)) for name in FILES]
+        if state == self._seen:
+            return
+        if any(state) or self.bundles:
+            self._kernels |= {_kernel_of(data) for _, data in self.encoded()}
+        # A file that is being written may change again without its time doing so.
+        newest = max((facts[0] for facts in state if facts is not None), default=0)
+        self._seen = state if newest < time.time_ns() - 2_000_000_000 else None
 
     def _read(self, key: ArtifactKey) -> Record | None:
         """What was measured here comes before what came with a bundle."""
@@ -199,7 +212,7 @@ class RecordStore:
         """
         check_intact(data, digest)
         self._known.pop(digest, None)
-        self._look_again = math.inf
+        self._kernels.add(_kernel_of(data))
         return self.disk.put(digest, data)
 
     def verify(self) -> tuple[int, list[Damage]]:
@@ -226,8 +239,27 @@ class RecordStore:
     def put(self, key: ArtifactKey, record: Record) -> bool:
         """Stores `record`; False where that was not possible. This process uses it either way."""
         self._known[key.digest] = record
-        self._look_again = math.inf
+        self._kernels.add(key.fields["kernel"])
         return self.disk.put(key.digest, record.encode(key))
+
+
+#: In place of the name of a kernel: a record that cannot be read may be of any.
+_ANY = "any"
+
+
+def _kernel_of(data: bytes) -> str:
+    try:
+        return str(read_header(data)["key"].get("kernel", _ANY))
+    except ArtifactError:
+        return _ANY
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 _stores: dict[tuple[Any, ...], RecordStore] = {}

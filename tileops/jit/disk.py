@@ -37,6 +37,8 @@ log = logging.getLogger("tileops.cache")
 T = TypeVar("T")
 
 _DATABASE = "cache.db"
+#: Files of a store that change whenever something is stored.
+FILES = (_DATABASE, f"{_DATABASE}-wal")
 _LOCK_SECONDS = 300.0  # how long a build waits for another process's build of the same kernel
 _STAMP_SECONDS = 5.0  # how long after a use its time is written
 _FRESH_SECONDS = 60.0  # a last-used stamp younger than this is not written again

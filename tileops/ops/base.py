@@ -34,6 +34,7 @@ import torch
 from tileops import autotune, backend, jit, manifest
 from tileops.backend import registry
 from tileops.errors import CheckError, DispatchError, OpNotAvailableError, TileOpsWarning
+from tileops.jit.artifact import ArtifactKey
 from tileops.jit.store import built_for
 from tileops.kernels.base import CallSpec, DeviceFacts, Kernel, KernelInterface
 from tileops.manifest.signature import OUT
@@ -155,6 +156,8 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
         self._built: dict[str, dict[Hashable, Built]] = {site: {} for site in cls.interfaces}
         self._target_kernels: dict[Hashable, Callable[..., Any]] = {}
         self._chosen: dict[str, dict[str, Any]] = {}  # configs by tuning problem
+        self._tunable = tuning.tunable(kernel for kernels in self._sites.values() for kernel in kernels)
+        self._problems: dict[Hashable, ArtifactKey] = {}
         self._branches = {} if cls._plain else self._effect_branches()
         dispatch.remember(self)
         _instances.add(self)
@@ -272,13 +275,13 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
         """
         known = self._known_at(interface, call.device)
         compile_class = known.classify(call)
-        kernel = known.kernels.get(compile_class)
-        if kernel is not None and not self.tune and not tuning.may_differ(self):
+        kernel = None if self.tune else self._known_kernel(known, compile_class, call)
+        if kernel is not None:
             observing.count(type(self).__name__, "hits")
             return kernel
         kernel_type = self._choose(interface, call)
         with self._lock:
-            config = tuning.config_for(self, kernel_type, call)
+            config = tuning.config_for(self, kernel_type, call, compile_class)
             identity = kernel_type.identity(call, config)
             built = self._built[interface].get(identity)
             observing.count(type(self).__name__, "misses" if built is None else "hits")
@@ -286,9 +289,22 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
                 with built_for(type(self).__name__):
                     built = Built(build(kernel_type, call, config), call)
                 self._built[interface][identity] = built
-            if compile_class is not None and not self.tune and not tuning.may_differ(self):
-                known.kernels[compile_class] = built.kernel
+            if compile_class is not None and not self.tune:
+                known.chosen[compile_class] = kernel_type
+                known.configured[compile_class, frozenset(config.items())] = built.kernel
+                if config == kernel_type.default_config(call):
+                    known.kernels[compile_class] = built.kernel
             return built.kernel
+
+    def _known_kernel(self, known: KnownKernels, compile_class: Hashable, call: CallSpec) -> Kernel | None:
+        """The kernel of a call of a class that is known; None where it is yet to be built."""
+        if not tuning.may_differ(self):
+            return known.kernels.get(compile_class)
+        kernel_type = known.chosen.get(compile_class)
+        if kernel_type is None:
+            return None
+        config = tuning.config_for(self, kernel_type, call, compile_class)
+        return known.configured.get((compile_class, frozenset(config.items())))
 
     def _known_at(self, interface: str, device: DeviceFacts) -> KnownKernels:
         key = interface, device.type, device.index

@@ -92,15 +92,19 @@ class KnownKernels:
 
     Attributes:
         classify: the compile class of a call, None where an implementation that runs on the device does not say.
-        kernels: what was chosen and built for a class.
+        chosen: the implementation that serves a class.
+        kernels: the same, built with the default config.
+        configured: what was built for a class and the items of a config.
     """
 
-    __slots__ = ("classify", "kernels")
+    __slots__ = ("chosen", "classify", "configured", "kernels")
 
     def __init__(self, kernels: Iterable[type[Kernel]], device: str) -> None:
         classes = [kernel.compile_class for kernel in kernels if device in kernel.devices]
         self.classify: Callable[[Any], Hashable] = classes[0] if len(classes) == 1 else _together(classes)
         self.kernels: dict[Hashable, Kernel] = {}
+        self.chosen: dict[Hashable, type[Kernel]] = {}
+        self.configured: dict[Hashable, Kernel] = {}
 
 
 def _together(classes: Sequence[Callable[[Any], Hashable]]) -> Callable[[Any], Hashable]:

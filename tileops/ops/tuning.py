@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tileops import autotune, backend
-from tileops.autotune.problem import record_key
+from tileops.autotune.problem import kernel_name, problem_class, record_key
 from tileops.autotune.record import default_records
+from tileops.jit.artifact import ArtifactKey
 from tileops.kernels.base import CallSpec, Config, Kernel
 from tileops.ops import observing
 
@@ -27,17 +28,23 @@ class _Wanted(NamedTuple):
     values: dict[str, torch.Tensor]
 
 
-def config_for(op: Op, kernel: type[Kernel], call: CallSpec) -> Config:
+def config_for(op: Op, kernel: type[Kernel], call: CallSpec, compile_class: Hashable = None) -> Config:
     """The tile parameters that `kernel` is built with for `call`.
 
     A tuning record of the problem wins, from whichever process it comes; without one an op in tuned mode
     searches first (where measuring is allowed), any other takes the default. What an op found stays with it,
     also where nothing could be recorded.
+
+    Args:
+        op: the op.
+        kernel: a kernel of it.
+        call: the facts of a call.
+        compile_class: its compile class, or None.
     """
     if kernel.tile_space is None:
         return kernel.default_config(call)
     if op._chosen:
-        chosen = op._chosen.get(_problem(kernel, call))
+        chosen = op._chosen.get(_key(op, kernel, call, compile_class).digest)
         if chosen is not None and kernel.tile_space.is_valid(chosen, call):
             return dict(chosen)
     if op.tune:
@@ -46,8 +53,9 @@ def config_for(op: Op, kernel: type[Kernel], call: CallSpec) -> Config:
         if autotune.tuning_refusal() is None:
             op._chosen[_problem(kernel, call)] = config
         return config
-    if _has_records():
-        return autotune.lookup(kernel, call) or kernel.default_config(call)
+    if _has_records(op):
+        found = autotune.lookup(kernel, call, _key(op, kernel, call, compile_class))
+        return found or kernel.default_config(call)
     return kernel.default_config(call)
 
 
@@ -94,14 +102,36 @@ def tune_op(
 
 def may_differ(op: Op) -> bool:
     """Whether calls of one compile class may have different tile parameters: those found for some of its sizes."""
-    return bool(op._chosen) or _has_records()
+    return bool(op._chosen) or _has_records(op)
 
 
-def _has_records() -> bool:
-    """Whether anything was ever recorded: without records a new call is not slowed down by looking for
-    them.
+def _has_records(op: Op) -> bool:
+    """Whether anything was ever recorded for the op's kernels: without records a new call is not slowed down by looking
+    for them.
     """
-    return default_records().may_hold()
+    return default_records().may_hold(op._tunable)
+
+
+def tunable(kernels: Iterable[type[Kernel]]) -> frozenset[str]:
+    """Names of those kernels that records may be about."""
+    return frozenset(kernel_name(kernel) for kernel in kernels if kernel.tile_space is not None)
+
+
+#: Problems that an op remembers the keys of.
+_PROBLEMS = 1024
+
+
+def _key(op: Op, kernel: type[Kernel], call: CallSpec, compile_class: Hashable) -> ArtifactKey:
+    """`record_key`. The compile class stands for the programs, which take longest to find out."""
+    if compile_class is None:
+        return record_key(kernel, call)
+    problem = kernel, compile_class, problem_class(kernel, call)
+    key = op._problems.get(problem)
+    if key is None:
+        if len(op._problems) >= _PROBLEMS:
+            op._problems.clear()
+        key = op._problems[problem] = record_key(kernel, call)
+    return key
 
 
 def _problem(kernel: type[Kernel], call: CallSpec) -> str:
