@@ -239,3 +239,14 @@ def test_choices_of_booleans() -> None:
     assert torch.equal(make("WhereFwdOp")(mask, a, b), torch.where(mask, a, b))
     assert torch.equal(make("MaskedFillFwdOp")(a, mask, values[1]), a.masked_fill(mask, values[1]))
     assert torch.equal(make("MaskedFillScalarFwdOp", value=True)(a, mask), a.masked_fill(mask, True))
+
+
+@DTYPES
+def test_alibi_of_rows_of_any_size(dtype: torch.dtype) -> None:
+    """With eight heads all slopes are powers of two, so that products are exact."""
+    for size in (1, 3, 16, 17, 63, 64, 65, 100, 515):
+        op = make("AlibiFwdOp", seq_len=size, num_heads=8, out_dtype=dtype)
+        slopes = 2.0 ** -torch.arange(1.0, 9.0)
+        places = torch.arange(float(size))
+        wanted = (-slopes[:, None, None] * (places[:, None] - places).abs()).to(dtype)
+        assert torch.equal(bits(op()), bits(wanted))

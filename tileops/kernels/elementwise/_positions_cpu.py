@@ -11,6 +11,8 @@ from tileops.jit.lang.maths.doubles import double_bits, to_single
 
 #: Adding and subtracting it rounds a float64 below 2**51 to a whole number, which then stands in the low bits.
 _ROUND = 1.5 * 2.0**52
+#: Vectors of biases computed side by side.
+_UNROLL = 4
 
 
 def alibi(dtype: str) -> Callable[..., None]:
@@ -20,14 +22,24 @@ def alibi(dtype: str) -> Callable[..., None]:
     @lang.tile("slope:f32, row:i64, out:i64, size:i64")
     def line(t: Any, slope: Any, row: Any, out: Any, size: Any) -> None:
         down, lanes = t.spread("f32", slope, t.LANES) * -1.0, t.LANES
+        # Distances from the first positions of the row. They are exact, and so are those of later ones: only of fewer
+        # than 2**24 positions does the square fit in memory.
+        first = lang.to_float(lang.iota() - t.spread("i32", row, lanes))
+        starts = [first + float(u * lanes) for u in range(_UNROLL)]
 
-        def biases(j: Any) -> Any:
-            return down * lang.to_float(lang.abs_(t.spread("i32", j - row, lanes) + lang.iota()))
+        def biases(j: Any, count: int) -> list[Any]:
+            moved = lang.to_float(t.spread("i32", j, lanes))
+            return [down * lang.abs_(start + moved) for start in starts[:count]]
 
-        whole = size // lanes * lanes
-        t.loop(0, whole, lanes, body=lambda j, _: t.store(dtype, out + j * itemsize, biases(j)))
+        def vectors(j: Any, count: int) -> None:
+            t.store_narrowed(dtype, out + j * itemsize, t.narrow_group(dtype, biases(j, count)))
+
+        step = lanes * _UNROLL
+        unrolled, whole = size // step * step, size // lanes * lanes
+        t.loop(0, unrolled, step, body=lambda j, _: vectors(j, _UNROLL))
+        t.loop(unrolled, whole, lanes, body=lambda j, _: vectors(j, 1))
         rest = size - whole
-        t.when(rest > 0, lambda: t.store(dtype, out + whole * itemsize, biases(whole), t.mask_lt(rest)))
+        t.when(rest > 0, lambda: t.store(dtype, out + whole * itemsize, *biases(whole, 1), t.mask_lt(rest)))
 
     load_slope = lang.load_scalar("f32")
 
