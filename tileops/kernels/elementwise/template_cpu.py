@@ -62,12 +62,14 @@ class Operand(NamedTuple):
         strides: steps in elements along the output's axes, 0 where it broadcasts.
         argument: number of the launch tensor that holds it.
         offset: elements from that tensor's first element to the operand's.
+        bits: of the one element of an operand that is in no tensor; it broadcasts.
     """
 
     dtype: str
     strides: tuple[int, ...]
     argument: int
     offset: int = 0
+    bits: int | None = None
 
     @classmethod
     def of(cls, spec: TensorSpec, output: TensorSpec, argument: int) -> Operand:
@@ -86,8 +88,8 @@ class Plan(NamedTuple):
 
     Attributes:
         form: "rows" or "tiles".
-        kinds: for the rows form, "unit" or "splat" for each tensor operand along the innermost axis; for the
-            tiles form "dense" or "strided" for the output.
+        kinds: for the rows form, "unit" or "splat" for each operand along the innermost axis; for the tiles form
+            "dense" or "strided" for the output.
         sizes: extents of the merged axes, innermost first.
         steps: for each tensor operand and then the output, byte steps along these axes.
         units: units of work.
@@ -256,19 +258,26 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         geometry = plan.geometry(streaming=bool(self.config["streaming"]))
         scalars = self.scalars(call)
         constants = scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
-        sources = [(operand.argument, operand.offset * operand.itemsize) for operand in operands]
+        single = {operand.bits: scalar_block((operand.bits,)) for operand in operands if operand.bits is not None}
+        sources: list[direct.Argument] = [
+            Address(operand.argument, operand.offset * operand.itemsize)
+            if operand.bits is None
+            else ctypes.addressof(single[operand.bits])
+            for operand in operands
+        ]
         kib = output.numel * (output.itemsize + sum([operand.itemsize for operand in operands])) / 1024
         limit = parallel.limit(kib * self.cost(call))
+        keep = (geometry, constants, single)
         if plan.form == "tiles":
-            return _bind_tiles(self.entries["main"].launch, limit, plan.units, geometry, constants, sources)
+            return _bind_tiles(self.entries["main"].launch, limit, plan.units, keep, sources)
         last = len(cast(KernelInterface, self).tensors) - 1
         arguments: tuple[direct.Argument, ...] = (
             *(ctypes.addressof(geometry), ctypes.addressof(constants)),
-            *(Address(place, offset) for place, offset in sources),
+            *sources,
             *(0 for _ in range(MAX_OPERANDS - len(sources))),
             Address(last),
         )
-        return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, (geometry, constants))
+        return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, keep)
 
     def _bind_flat(self, call: Any, operands: int) -> Callable[..., None]:
         """`bind` of a call that is `flat` and has all its operands."""
@@ -324,19 +333,30 @@ def _bind_tiles(
     entry: Callable[..., None],
     limit: int,
     units: int,
-    geometry: _Words,
-    constants: _Words,
-    sources: list[tuple[int, int]],
+    memory: tuple[_Words, _Words, dict[int, _Words]],
+    sources: list[direct.Argument],
 ) -> Callable[..., None]:
-    """The launcher of the tiles form, which needs scratch for a tile of every tensor, per thread."""
+    """The launcher of the tiles form, which needs scratch for a tile of every tensor, per thread.
+
+    Args:
+        entry: the loaded kernel.
+        limit: see `parallel.limit`.
+        units: units of work.
+        memory: the geometry, the scalar parameters, and the operands that are in no tensor.
+        sources: of the operands.
+    """
+    geometry, constants, _ = memory
     where, scalars, team = ctypes.addressof(geometry), ctypes.addressof(constants), parallel.team
     per_thread = (MAX_OPERANDS + 1) * TILE_BYTES
     unused = [0] * (MAX_OPERANDS - len(sources))
 
-    def tiles(*tensors: Any, _keep: Any = (geometry, constants)) -> None:
+    def tiles(*tensors: Any, _keep: Any = memory) -> None:
         threads = team(limit)
         scratch = torch.empty(max(threads, 1) * per_thread, dtype=torch.uint8, device="cpu")
-        addresses = [tensors[argument].data_ptr() + offset for argument, offset in sources]
+        addresses = [
+            tensors[source.place].data_ptr() + source.offset if isinstance(source, Address) else source
+            for source in sources
+        ]
         entry(threads, units, where, scalars, *addresses, *unused, tensors[-1].data_ptr(), scratch.data_ptr())
 
     return tiles
