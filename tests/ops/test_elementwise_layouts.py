@@ -249,6 +249,17 @@ def test_in_place_under_a_compiler() -> None:
     assert torch.equal(torch.compile(function, fullgraph=True, backend="aot_eager")(x), x.relu().t() * 2)
 
 
+@pytest.mark.parametrize("shape", [(1,), (70,), (3, 65), (5, 200), (2, 3075)])
+def test_dropout_follows_the_number_of_the_element(shape: tuple[int, ...]) -> None:
+    """Rows whose first number is no multiple of four, and rows apart in memory, drop what the reference drops."""
+    op = make("DropoutFwdOp", p=0.4, training=True, seed=2**40 + 3)
+    x = torch.ones(shape, dtype=torch.bfloat16)
+    apart = torch.ones(*shape[:-1], shape[-1] + 5, dtype=torch.bfloat16)[..., 1:-4]
+    wanted = workload("DropoutFwdOp").reference(x, p=0.4, training=True, seed=2**40 + 3).to(torch.bfloat16)
+    assert torch.equal(op(x), wanted)
+    assert torch.equal(op(apart), wanted)
+
+
 def _views(dtype: torch.dtype) -> list[torch.Tensor]:
     base = torch.ones(6, 6, 6, 6).to(dtype)
     stepping = [base.transpose(0, 3), base.expand(6, 6, 6, 6)[..., ::2].repeat(1, 1, 1, 2)[:, ::2], base[..., 1:]]

@@ -64,6 +64,11 @@ class _Pointwise:
         """Whether halves are computed with as the 16-bit integers that they are stored as."""
         return functions.on_bits(self.function, self.output) is not None
 
+    @property
+    def in_fours(self) -> Callable[..., Any] | None:
+        """The form of the function for unrolled vectors that begin at a number divisible by four."""
+        return functions.in_fours(self.function) if self.numbered and self.unroll == 4 else None
+
     def _format(self, dtype: str) -> str:
         return "i16" if self.on_bits and dtype in functions.HALVES else dtype
 
@@ -125,6 +130,8 @@ class _Pointwise:
             t.when(head > 0, lambda: masked(p0, p1, p2, constants, out, number, start, first))
             step = lanes * self.unroll
             unrolled = first + (stop - first) // step * step
+            if self.in_fours is not None:
+                unrolled = t.select_value((number + first) & 3 == 0, unrolled, first)
             whole = first + (stop - first) // lanes * lanes
             if self.unroll > 1:
                 t.loop(first, unrolled, step, body=lambda i, _: vectors(i, self.unroll))
@@ -188,7 +195,12 @@ class _Pointwise:
         operands = [None if dtype is None else next(rest) for dtype in self.inputs]
         function = functions.on_bits(self.function, self.output)
         function = function or functions.find(self.function, self.output, self.inputs)
-        numbers = [t.numbers(pointers[-1] + i, count, lanes)] if self.numbered else []
+        numbers = []
+        if self.in_fours is not None and count == self.unroll:
+            function = self.in_fours
+            numbers = [t.numbers((pointers[-1] + i) >> 2, 1, lanes)]
+        elif self.numbered:
+            numbers = [t.numbers(pointers[-1] + i, count, lanes)]
         result = function(*numbers, *operands, *shared[1], **dict(self.options))
         members = result.members if isinstance(result, lang.Lockstep) else [result] * count
         return [t.spread(_computed_as(self.result), member, lanes) for member in members]

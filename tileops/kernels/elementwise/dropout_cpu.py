@@ -19,4 +19,4 @@ class DropoutCpuKernel(Dropout, PointwiseCpuKernel, UnaryFwdInterface):
 
     @classmethod
     def cost(cls, call: UnaryCall) -> float:
-        return 200.0
+        return 100.0

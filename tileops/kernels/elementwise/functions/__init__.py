@@ -12,6 +12,8 @@ may have a cheaper form, beside it under another name:
 * ``silu_lp``, computed in float32 to a relative error of 3e-5, a fiftieth of float16's last place;
 * ``silu_bf16``, for bfloat16 alone, to a relative error of 7e-5;
 * ``neg_bits``, on the stored bits as 16-bit integers, for what moves values or changes their sign (CPU only);
+* ``dropout_in_fours``, for four vectors of neighbours side by side, of a function that gets the number of its element:
+  it gets one vector of quarters of these numbers, each for four elements (CPU only);
 * ``div_f16``, where all operands are float16 too, whose numbers and quotients are all normal in float32 (CPU only).
 """
 
@@ -63,3 +65,8 @@ def find(name: str, output: str = "f32", inputs: Sequence[str | None] = ()) -> C
 def on_bits(name: str, output: str) -> Callable[..., Any] | None:
     """The form of a function that works on stored bits, if it has one for this format of the result."""
     return _all().get(f"{name}_bits") if output in HALVES else None
+
+
+def in_fours(name: str) -> Callable[..., Any] | None:
+    """The form of a function for four vectors whose elements share a number by fours, if it has one."""
+    return _all().get(f"{name}_in_fours")
