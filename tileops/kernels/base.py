@@ -292,7 +292,8 @@ class Kernel:
         launched once may give a `tileops.jit.cpu.direct.Member`, which costs least.
 
         Shapes are those of the tensors that `call` has, in the order of the interface. All tensors are dense in the
-        calls for which `at` is asked, and were in `call`; dtypes, presence and parameters are those of `call`.
+        calls for which `at` is asked, and were in `call`; dtypes, presence, parameters and the settings in force are
+        those of `call`.
         """
         return None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tileops import settings
 from tileops.jit.cpu.direct import Member
 from tileops.kernels import pages
 from tileops.kernels.base import DTYPES, DeviceFacts, TensorSpec
@@ -23,6 +24,7 @@ from tileops.ops.dtypes import name_of
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.facts import CallFacts, allocated_spec, cpu_spec, device_facts, new_cpu_spec, spec_of
 from tileops.ops.plans import CallRecord, Calls, Plan, Run, allocate_and_launch, one_output
+from tileops.settings import Settings
 
 #: Kinds that an op remembers; a program has a few.
 LIMIT = 256
@@ -84,6 +86,7 @@ class SizedCalls(Calls):
         once: a run that is cheap to make will do for the first call.
         resizes: what `Kernel.resized` gave, by compile class, for calls whose tensors were all dense.
         tries: how many calls kernels may still be asked about.
+        settings: in force when kernels were asked.
         itemsize: of the first output.
     """
 
@@ -105,6 +108,7 @@ class SizedCalls(Calls):
         "op",
         "outputs",
         "resizes",
+        "settings",
         "tries",
     )
 
@@ -129,10 +133,15 @@ class SizedCalls(Calls):
         self.device, self.dtype = kind.device, kind.dtype
         self._facts, self._on_cpu = kind.facts, kind.on_cpu
         self._present = [(name, names.index(name), dtype, DTYPES[dtype][0]) for name, dtype in check.inputs]
-        self.resizes: dict[Hashable, Callable[..., Callable[..., None] | Member | None]] = {}
-        self.tries = 32 if self.once and len(self.outputs) == 1 else 0
+        self.forget_resizes(settings.current())
         self._chances = _CHANCES
         self._absent = dict.fromkeys(name for name in names if name not in dict(check.inputs))
+
+    def forget_resizes(self, now: Settings) -> None:
+        """Settings such as ``TILEOPS_CPU`` decide how kernels serve a call."""
+        self.settings = now
+        self.resizes: dict[Hashable, Callable[..., Callable[..., None] | Member | None]] = {}
+        self.tries = 32 if self.once and len(self.outputs) == 1 else 0
 
     def look_alike(self, tensors: Sequence[torch.Tensor]) -> None:
         if self._chances and len({id(tensor) for tensor in tensors}) == len(tensors):
@@ -161,8 +170,8 @@ class SizedCalls(Calls):
     def run(self, key: Any) -> Run:
         found = self.accept(*key)
         assert found is not None
-        launch = self.resized(found)
-        if launch is None:  # the settings name another CPU than at the first call
+        launch = self.resized(found) if settings.current() is self.settings else None
+        if launch is None:  # the settings are others than at the first call
             return lambda *tensors: self._replan(key, tensors, None, self)[1](*tensors)
         if isinstance(launch, Member):
             launch = launch.launcher()

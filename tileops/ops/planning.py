@@ -136,16 +136,18 @@ class Planning:
         another target.
         """
         found = calls.accept(*key)
-        device = calls.device
+        device, now = calls.device, settings.current()
         if (
             found is None
-            or settings.current().record is not None
+            or now.record is not None
             or registry.select_target(calls.op, self.target, device) != backend.BUILTIN
         ):
             return None
         for shape in found[2]:
             if shape is None or 0 in shape:
                 return None
+        if now is not calls.settings:
+            calls.forget_resizes(now)
         if calls.resizes and token is None and not self.tune and not tuning.may_differ(cast("Op", self)):
             launch = calls.resized(found)
             if launch is not None:

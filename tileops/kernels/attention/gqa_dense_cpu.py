@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import cpu_target, parallel
+from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels.attention.call_spec import GQADenseCall, GQADenseFwdInterface
 from tileops.kernels.base import Config, Kernel, TensorSpec
@@ -155,9 +156,9 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
             query_blocks = -(-S_q * group // block_q)
             packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
             mark_bytes = _round_up(B * H_kv * key_blocks * _MARK_BYTES, _CACHE_LINE)
-            packing = _Packing(S_kv, H_kv, D, padded, *k_steps, *v_steps)
-            attending = _Attending(S_q, S_kv, H_kv, group, D, padded, left, right, *q_steps, *v_steps)
-            pack_at, attend_at = ctypes.addressof(packing), ctypes.addressof(attending)
+            packing = _packing(S_kv, H_kv, D, padded, *k_steps, *v_steps)
+            attending = _attending(S_q, S_kv, H_kv, group, D, padded, left, right, *q_steps, *v_steps)
+            pack_at, attend_at = address_of(packing), address_of(attending)
             pack_limit = parallel.limit(2.0 * B * H_kv * S_kv * D * _PACK_NS)
             attend_limit = parallel.limit(B * H * _visible_pairs(S_q, S_kv, is_causal) * pair_ns)
             pack_units, attend_units = B * H_kv * key_blocks, B * H_kv * query_blocks
@@ -191,9 +192,9 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
 
 _Steps = Sequence[int]
 #: The geometries of the two parts of a call, and of a call of few queries.
-_Packing = ctypes.c_int64 * 12
-_Attending = ctypes.c_int64 * 16
-_FewQueries = ctypes.c_int64 * 20
+_packing = struct.Struct("@12q").pack
+_attending = struct.Struct("@16q").pack
+_few_queries = struct.Struct("@20q").pack
 
 #: Bytes of a packed element, and into how many parts it is split.
 _ELEMENT_BYTES = {"amx1": 2, "amx2": 4, "amx3": 6, "pairs": 2, "floats": 4}
@@ -270,9 +271,10 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
         batch, queries = call.q.shape[:2]
-        return self._launches(call)(batch, queries, call.k.shape[1], _steps(call), _cache_layout(call))
+        bound = self._launches(call)(batch, queries, call.k.shape[1], _steps(call), _cache_layout(call))
+        return bound.launcher() if isinstance(bound, Member) else bound
 
-    def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | Member | None] | None:
         if set(call.tensors()) != {"q", "k", "v", "o"}:
             return None
         launch, group, size = self._launches(call), call.group_size, call.q.itemsize
@@ -280,7 +282,7 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
 
         def at(
             q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], o: tuple[int, ...]
-        ) -> Callable[..., None] | None:
+        ) -> Callable[..., None] | Member | None:
             if q[2:] != heads or k[2:] != kv_heads or q[1] * group > _FEW_QUERIES:
                 return None
             keys = _dense_steps(k, size)
@@ -288,7 +290,7 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
 
         return at
 
-    def _launches(self, call: GQADenseCall) -> Callable[[int, int, int, _Steps, int], Callable[..., None]]:
+    def _launches(self, call: GQADenseCall) -> Callable[[int, int, int, _Steps, int], Callable[..., None] | Member]:
         """From batch, queries, keys, the steps of q, k and v and how keys lie in memory to the launch of a call that is
         otherwise like `call`.
         """
@@ -304,16 +306,18 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         main, team = self.entries["main"].launch, parallel.team
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
         empty, uint8 = torch.empty, torch.uint8
+        read = (Address(place) for place in range(3))
+        alone = Family(self.entries["main"], (_BOTH, scale, cap, *read, Address(8), 0, 0, 0, None), 9)
 
-        def of(B: int, S_q: int, S_kv: int, steps: _Steps, layout: int) -> Callable[..., None]:
+        def of(B: int, S_q: int, S_kv: int, steps: _Steps, layout: int) -> Callable[..., None] | Member:
             chunks = -(-S_kv // min(max(S_kv // 16, 128), 512))
             # An even number of equal chunks: an odd one would leave one of two threads waiting.
             chunks = chunks if chunks < 2 else _round_up(chunks, 2)
             chunk = _round_up(-(-S_kv // max(1, chunks)), _KEYS)
             chunks = max(1, -(-S_kv // max(1, chunk)))
             block = max(_KEYS, min(most, chunk))
-            geometry = _FewQueries(B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps, layout)
-            where = ctypes.addressof(geometry)
+            geometry = _few_queries(B, S_q, S_kv, H_kv, group, chunks, chunk, block, left, right, *steps, layout)
+            where = address_of(geometry)
 
             queries = queries_each * S_q
             per_thread = heads * block * 4 + queries * query_bytes
@@ -321,6 +325,8 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
             limit = parallel.limit(B * S_kv * S_q * cost)
             on_stack = partial_bytes + per_thread <= _STACK_BYTES
             units, merge_units = B * chunks, B * H_kv
+            if limit < 2 and on_stack:
+                return Member(alone, limit, units, (where,), geometry)
 
             def launch(
                 q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,

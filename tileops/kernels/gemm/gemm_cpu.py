@@ -24,11 +24,12 @@ import math
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit import cpu_target, parallel
+from tileops.jit.cpu.direct import Address, Family, Member
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
 from tileops.kernels.gemm import paths
@@ -44,6 +45,7 @@ from tileops.kernels.gemm.paths import (
     STEP,
     Path,
     Sizes,
+    case_of,
     few_rows,
     packed_layouts,
     path,
@@ -203,25 +205,31 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             return None
         return paths.compile_class(cpu_target(), *call.mnk, path(call))
 
-    def resized(self, call: GemmCall) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: GemmCall) -> Callable[..., Callable[..., None] | Member | None] | None:
         if call.packed is not None:
             return None
-        target, dtype, own = cpu_target(), call.a.short, self.compile_class(call)
+        target, dtype, own = cpu_target(), call.a.short, path(call)
+        together, varying = rows_at_once(*call.mnk, own), own.source == "panels"
+        served: dict[Hashable, bool] = {}
         trans_a, trans_b = call.trans_a, call.trans_b
         rows = bisect_left(ROW_CLASSES, call.mnk[0])
         least = ROW_CLASSES[rows - 1] + 1 if rows else 0
         most = ROW_CLASSES[rows] if rows < len(ROW_CLASSES) else sys.maxsize
 
-        def at(a: tuple[int, ...], b: tuple[int, ...], d: tuple[int, ...]) -> Callable[..., None] | None:
+        def at(a: tuple[int, ...], b: tuple[int, ...], d: tuple[int, ...]) -> Callable[..., None] | Member | None:
             m, n = d
             if not least <= m <= most:
                 return None
             k = a[0] if trans_a else a[1]
             sizes = Sizes(m, n, k, *((1, m) if trans_a else (k, 1)), *((k, 1) if trans_b else (1, n)))
-            chosen = path_of(target, sizes, dtype, None)
-            if paths.compile_class(target, m, n, k, chosen) != own or cpu_target() is not target:
+            # As `compile_class` says.
+            case = case_of(sizes, dtype)
+            same = served.get(case)
+            if same is None:
+                same = served[case] = path_of(target, sizes, dtype, None) == own
+            if not same or (varying and rows_at_once(m, n, k, own) != together):
                 return None
-            return self._bind(sizes, chosen)
+            return self._bind(sizes, own)
 
         return at
 
@@ -289,18 +297,20 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         return found
 
     def bind(self, call: GemmCall) -> Callable[..., None]:
-        return self._bind(Sizes.of(call), path(call))
+        bound = self._bind(Sizes.of(call), path(call))
+        return bound.launcher() if isinstance(bound, Member) else bound
 
-    def _bind(self, sizes: Sizes, chosen: Path) -> Callable[..., None]:
+    def _bind(self, sizes: Sizes, chosen: Path) -> Callable[..., None] | Member:
         if sizes.k == 0:
             return lambda a, b, d: d.zero_()
         kind = chosen.kind
+        if kind in ("dot", "panels") and not (chosen.dense_a or chosen.dense_b):
+            return self._few_rows(sizes, chosen)
         binder = self._bind_blocks if kind == "blocks" else self._bind_stream if kind == "stream" else self._bind_few
         launch, own_scratch = binder(sizes, chosen)
         if chosen.dense_a or chosen.dense_b:
             return self._with_dense_operands(sizes, chosen, launch, own_scratch)
-        if own_scratch is None:
-            return lambda a, b, d: launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), 0)
+        assert own_scratch is not None
 
         def run(a: Any, b: Any, d: Any) -> None:
             scratch = take(own_scratch())
@@ -312,24 +322,32 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
     # -- the ways of a call ----------------------------------------------------------------------------------------
 
     def _bind_few(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
+        main, team = self.entries["main"].launch, parallel.team
+        _, limit, units, (lda, ldb, ldd, m, n, k), _ = self._few_rows(sizes, chosen)
+
+        def launch(a: int, b: int, d: int, scratch: int) -> None:
+            main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, k)
+
+        return launch, None
+
+    def _few_rows(self, sizes: Sizes, chosen: Path) -> Member:
         m, n, k = sizes[:3]
         size = chosen.size
-        main = self.entries["main"].launch
-        team = parallel.team
         limit = parallel.limit(n * k * chosen.b_size / _STREAM + m * n * k / RATE["f32"])
         lda = _padded_row(k, chosen.a_size) if chosen.dense_a else sizes.a_row * size
-        ldd = n * size
         if chosen.kind == "dot":
             ldb = _padded_row(k, size) if chosen.dense_b else sizes.b_row * size
             units = -(-n // _DOT_ROWS)
         else:
             ldb = panel_stride(chosen.b_size, k)
             units = -(-n // COLUMNS)
+        return Member(self._few, limit, units, (lda, ldb, n * size, m, n, k))
 
-        def launch(a: int, b: int, d: int, scratch: int) -> None:
-            main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, k)
-
-        return launch, None
+    @cached_property
+    def _few(self) -> Family:
+        """Calls of few rows without copies."""
+        a, b, d = (Address(place) for place in range(3))
+        return Family(self.entries["main"], (a, None, b, None, d, None, None, None, None), 3)
 
     def _bind_stream(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
         m, n, k = sizes[:3]

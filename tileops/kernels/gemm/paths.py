@@ -149,28 +149,26 @@ _paths: dict[tuple[Any, ...], Path] = {}
 
 
 def path_of(target: CpuTarget, sizes: Sizes, dtype: str, packed: str | None) -> Path:
+    key = target.name, bisect_left(ROW_CLASSES, sizes.m), dtype, packed, case_of(sizes, dtype)
+    found = _paths.get(key)
+    if found is None:
+        a_order, b_order, *rest = key[-1]
+        found = _paths[key] = _chosen(target, *key[1:4], a_order, b_order if packed is None else "rows", *rest)
+    return found
+
+
+def case_of(sizes: Sizes, dtype: str) -> tuple[Order, Order, bool, bool, bool]:
+    """All of the sizes that the way of a call depends on besides its class of rows; see `_chosen`."""
     m, n, k, a_row, a_step, b_row, b_step = sizes
     whole = k % STEP == 0
-    key = (
-        target.name,
-        bisect_left(ROW_CLASSES, m),
-        dtype,
-        packed,
-        _order(k, a_row, a_step),
-        "rows" if packed is not None else _order(k, b_row, b_step),
+    return (
+        "rows" if a_step == 1 or k == 1 else "columns" if a_row == 1 else "strided",
+        "rows" if b_step == 1 or k == 1 else "columns" if b_row == 1 else "strided",
         # AMX can load rows of A where they lie: whole tiles only, and not all lines in one set of the cache.
         whole and m % 32 == 0 and a_row * (4 if dtype == "f32" else 2) % 2048 != 0,
         whole and n >= 32 and (m > 4 or n * k >= _STREAMED_FROM),
         m * n * k <= _SMALL,
     )
-    found = _paths.get(key)
-    if found is None:
-        found = _paths[key] = _chosen(target, *key[1:])
-    return found
-
-
-def _order(k: int, row: int, step: int) -> Order:
-    return "rows" if k == 1 or step == 1 else "columns" if row == 1 else "strided"
 
 
 def _chosen(
