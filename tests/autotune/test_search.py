@@ -123,7 +123,8 @@ def test_when_everything_fails_the_causes_are_named_and_nothing_is_recorded(fake
     measurer = fake(lambda config: bad)
     with pytest.raises(TuningError, match="default config failed") as caught:
         tune(kernels.Grid, CALL, measurer=measurer)
-    assert '{"a":3,"b":1}: ' in str(caught.value)
+    for config in ('{"a":3,"b":1}', '{"a":0,"b":0}', '{"a":1,"b":0}'):
+        assert f"\n  {config}: " in str(caught.value), "the default and two more: do all fail in the same way?"
     assert measurer.closed
     assert lookup(kernels.Grid, CALL) is None
 

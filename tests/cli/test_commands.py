@@ -104,6 +104,7 @@ def test_tune_shows_what_it_found_and_a_second_process_uses_it(tmp_path):
     if kernel["persisted"]:
         assert again["measured"] == 0
         assert again["kernels"][0]["best"] == kernel["best"]
+        assert json.loads(inside("cache", "ls", "--op", "RMSNormFwdOp", "--json", cache=tmp_path)), "the chosen kernel"
     assert "speed-up" in inside(*arguments, "--no-progress", cache=tmp_path)
 
 

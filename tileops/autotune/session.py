@@ -32,7 +32,7 @@ from tileops.autotune.search import ENUMERATED, Enumeration, Search, TpeSearch
 from tileops.autotune.study import is_shared
 from tileops.errors import TuningError
 from tileops.jit.artifact import ArtifactKey, canonical_json
-from tileops.jit.store import default_store
+from tileops.jit.store import built_for, built_label, default_store
 
 log = logging.getLogger("tileops.autotune")
 
@@ -171,7 +171,8 @@ def tune(
             if result.persisted:
                 points = tuple(result.points)
                 made = Record(result.best, result.default, points, op, environment())
-                measurer.publish(result.best)
+                with built_for(op or built_label()):
+                    measurer.publish(result.best)
                 if not records.put(facts.key, made):
                     note = f"only this process knows it, the record cannot be kept: {records.disk.fault()}"
                     result = replace(result, persisted=False, note=note)
@@ -322,14 +323,12 @@ class _Session:
             point.text: point for point in search.known if point.text != config_text(facts.default)
         }
         self._measured = 0
-        self._witnesses: list[dict[str, Any]] = []
         self._compile_limit = max(5.0, 0.8 * budget)
         self._each_compile = 0.0  # seconds for one of a batch, lately
 
     # The whole run
 
     def run(self, first: list[dict[str, Any]]) -> KernelReport:
-        self._witnesses = first[:2]
         self._admit([])
         proposed = first + self._search.ask(self._batch() - len(first))
         while proposed and self._left() > 0:
@@ -445,8 +444,12 @@ class _Session:
         return [candidate for candidate in candidates if candidate.result.ok and self._left() > 0]
 
     def _fail(self) -> None:
-        witnesses = [_Candidate(config, -1) for config in self._witnesses]  # do others fail in the same way?
+        # Do others fail in the same way?
+        witnesses = [_Candidate(config, -1) for config in self._facts.alternatives[:2]]
         self._compile(witnesses)
+        for found in witnesses:
+            if found.result.ok:
+                found.result = self._check(found)
         candidates = [self._default, *witnesses]
         causes = [
             f"{config_text(found.config)}: {found.result.outcome}: {found.result.cause}"
