@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
-from tileops.jit import parallel
+from tileops.jit import direct, parallel
+from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
 from tileops.kernels.elementwise.call_spec import AlibiCall, AlibiFwdInterface
@@ -32,10 +32,6 @@ class AlibiCpuKernel(Kernel, AlibiFwdInterface):
     def bind(self, call: AlibiCall) -> Launch:
         heads, size, _ = call.output.shape
         table = (ctypes.c_float * heads)(*slopes(heads, call.regular_heads))
-        where, units, team = ctypes.addressof(table), heads * size, parallel.team
-        limit, entry = parallel.limit(call.output.numel * 0.15), self.entries["main"].launch
-
-        def launch(output: Any, _keep: Any = table) -> None:
-            entry(team(limit), units, where, output.data_ptr(), size)
-
-        return launch
+        arguments = (ctypes.addressof(table), Address(0), size)
+        limit = parallel.limit(call.output.numel * 0.15)
+        return direct.launcher(self.entries["main"], limit, heads * size, arguments, 1, table)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
 
-from tileops.jit import parallel
+from tileops.jit import direct, parallel
+from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
 from tileops.kernels.elementwise.call_spec import SinusoidalCall, SinusoidalFwdInterface
@@ -29,10 +29,6 @@ class SinusoidalCpuKernel(Kernel, SinusoidalFwdInterface):
         pairs = width // 2
         rates = (BASE ** (-2.0 * pair / width) * 2.0 / math.pi for pair in range(pairs))
         table = (ctypes.c_double * pairs)(*rates)
-        where, team = ctypes.addressof(table), parallel.team
-        limit, entry = parallel.limit(call.output.numel * 0.6), self.entries["main"].launch
-
-        def launch(output: Any, _keep: Any = table) -> None:
-            entry(team(limit), positions, where, output.data_ptr(), pairs)
-
-        return launch
+        arguments = (ctypes.addressof(table), Address(0), pairs)
+        limit = parallel.limit(call.output.numel * 0.6)
+        return direct.launcher(self.entries["main"], limit, positions, arguments, 1, table)
