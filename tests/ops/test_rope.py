@@ -95,10 +95,13 @@ def test_position_ids(dtype: torch.dtype, ids_dtype: torch.dtype, heads: int) ->
     check(y, rope.rope_neox_position_ids(x, ids, base=100000.0), controls=True)
 
 
-@pytest.mark.parametrize("rotary_dim", [0, 2, 6, 32, 50, 96])
+@pytest.mark.parametrize(
+    ("width", "rotary_dim"),
+    [(96, 0), (96, 2), (96, 6), (96, 32), (96, 50), (96, 96), (6, 4), (6, 6), (192, 192), (256, 192)],
+)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_partial_rotation_passes_the_rest_through(dtype: torch.dtype, rotary_dim: int) -> None:
-    x = values((5, 3, 96), dtype)
+def test_partial_rotation_passes_the_rest_through(dtype: torch.dtype, width: int, rotary_dim: int) -> None:
+    x = values((5, 3, width), dtype)
     ids = on_device(torch.tensor([9, 0, 100, 3, 2]))
     y = RoPENeoxPositionIdsFwdOp(max_position=128, rotary_dim=rotary_dim)(x, ids)
     check(y, rope.rope_neox_position_ids(x, ids, rotary_dim=rotary_dim))
