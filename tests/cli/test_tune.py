@@ -35,7 +35,7 @@ def run(*arguments: object, code: int = 0) -> str:
     if isinstance(done.exception, TileOpsError):
         raise done.exception
     assert done.exit_code == code, done.output
-    return done.output
+    return done.output if code else done.stdout  # without what is said of a busy machine
 
 
 def test_recorded_calls_are_tuned_once_for_each_problem(calls):
@@ -56,7 +56,7 @@ def test_every_operator_with_tile_parameters_has_cases_to_tune():
 @pytest.mark.serial
 def test_a_recorded_call_is_tuned_with_a_journal_a_plot_and_a_bound(calls, tmp_path):
     with settings.scope(cache_dir=str(tmp_path / "cache")):
-        options = ("--effort", "quick", "--trials", 2, "--jobs", 1, "--no-progress")
+        options = ("--effort", "quick", "--budget", 120, "--trials", 2, "--jobs", 1, "--no-progress")
         said = run("SiluAndMulFwdOp", "--calls", calls, *options, "--storage", tmp_path / "study.log",
                    "--plot", tmp_path / "tuning.png", "--json")  # fmt: skip
     (kernel,) = json.loads(said)["kernels"]
