@@ -26,7 +26,8 @@ from tileops.kernels.base import TensorSpec, contiguous_strides
 from tileops.norm import RMSNormFwdOp
 from tileops.ops import selection
 from tileops.ops.base import Op
-from tileops.ops.facts import CallFacts, allocated_spec, device_facts
+from tileops.ops.facts import CallFacts, allocated_spec
+from tileops.ops.planned import device_for
 from tileops.ops.plans import PlanCache
 from tileops.rope import RoPEFwdOp
 
@@ -82,8 +83,12 @@ CASES: dict[str, tuple[Callable[[], Op], Shapes]] = {
 _PRODUCTS = [GemmFwdOp(trans_a, trans_b) for trans_a in (False, True) for trans_b in (False, True)]
 
 
-def _specs(name: str, dtype: torch.dtype, count: int, strided: bool) -> Iterator[tuple[Op, str, Any]]:
+def _specs(
+    name: str, dtype: torch.dtype, count: int, strided: bool, arch: str | None = None
+) -> Iterator[tuple[Op, str, Any]]:
     """Call specs of `count` random shapes, without tensors."""
+    device = device_for(arch)
+    place = CPU if arch is None else torch.device("cuda:0")
     make, shapes = CASES[name]
     rng = random.Random(f"{name} {dtype}")
     op = make()
@@ -101,19 +106,20 @@ def _specs(name: str, dtype: torch.dtype, count: int, strided: bool) -> Iterator
                 for x, swapped in zip(tensors, (op.trans_a, not op.trans_b), strict=True)
             ]
         if strided and rng.random() < 0.5:
-            place = rng.randrange(len(tensors))
-            tensors[place] = torch.empty((*tensors[place].shape, 2), dtype=tensors[place].dtype, device="meta")[..., 0]
+            which = rng.randrange(len(tensors))
+            tensors[which] = torch.empty((*tensors[which].shape, 2), dtype=tensors[which].dtype, device="meta")[..., 0]
         missing = [None] * (len(op._input_names) - len(tensors))
         checked = op._signature.check_call(op._construction, (*tensors, *missing))
         facts: dict[str, TensorSpec | None] = dict.fromkeys(op._input_names)
         for slot, tensor in zip(op._input_names, tensors, strict=False):
-            spec = allocated_spec(tensor.shape, tensor.dtype, CPU)
+            spec = allocated_spec(tensor.shape, tensor.dtype, place)
             strides = contiguous_strides(spec.shape) if tensor.is_contiguous() else tensor.stride()
-            facts[slot] = TensorSpec("cpu", spec.dtype, spec.shape, strides, spec.alignment)
+            alignment = spec.alignment if arch is None else rng.choice((16, 16, 8, tensor.itemsize))
+            facts[slot] = TensorSpec(spec.device, spec.dtype, spec.shape, strides, alignment)
         for output, found_output in zip(op.entry.signature.outputs, checked.outputs, strict=True):
-            facts[output] = allocated_spec(found_output.shape, found_output.dtype, CPU)
+            facts[output] = allocated_spec(found_output.shape, found_output.dtype, place)
         (site,) = op.interfaces
-        yield op, site, op._call_spec(CallFacts(device_facts(CPU), facts, checked.indices))
+        yield op, site, op._call_spec(CallFacts(device, facts, checked.indices))
 
 
 def _choice(op: Op, site: str, call: Any) -> tuple[Any, Any, Any]:
@@ -137,16 +143,29 @@ def test_300_shapes_need_few_kernels(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_calls_of_one_compile_class_are_served_alike(name: str, dtype: torch.dtype) -> None:
     """What `Op.kernel_for` relies on, where a kernel states a class."""
+    _classes_are_served_alike(name, dtype, None)
+
+
+@pytest.mark.in_tree_kernels
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("g")])
+def test_calls_of_one_compile_class_are_served_alike_on_cuda(name: str) -> None:
+    _classes_are_served_alike(name, torch.bfloat16, "sm_90a")
+
+
+def _classes_are_served_alike(name: str, dtype: torch.dtype, arch: str | None) -> None:
     known: dict[Any, tuple[Any, str]] = {}
     classes = set()
-    for op, site, call in _specs(name, dtype, 150, strided=True):
+    for op, site, call in _specs(name, dtype, 150, strided=True, arch=arch):
         compile_class = op._known_at(site, call.device).classify(call)
         if compile_class is None:
             continue
         classes.add(compile_class)
-        found = _choice(op, site, call)
+        found: Any = _choice(op, site, call)
+        if arch is not None and found[0].tile_space is not None:
+            found = (*found, [found[0].programs(call, config) for config in found[0].tile_space.points(call)])
         first, shown = known.setdefault(compile_class, (found, call.describe()))
         assert found == first, f"{compile_class}:\n{shown}\n{call.describe()}"
+    assert classes
     assert len(classes) <= 60
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from tileops.kernels.base import CallSpec, DeviceFacts, TensorSpec
+
+T = TypeVar("T")
 
 #: Bytes of the widest access of a thread.
 VECTOR_BYTES = 16
@@ -37,6 +40,14 @@ def _refuse_arch(call: CallSpec) -> str | None:
     if capability is not None and int(capability[1]) < 80:
         return f"{call.device.arch}; the CUDA kernels need compute capability 8.0 or newer"
     return None
+
+
+def once(call: CallSpec, key: Hashable, find: Callable[[], T]) -> T:
+    """What `find` gives, remembered with the call: choosing, building and binding a kernel ask for it in turn."""
+    known: dict[Hashable, T] = call.__dict__.setdefault("_once", {})
+    if key not in known:
+        known[key] = find()
+    return known[key]
 
 
 def aligned(alignment: int, offset: int = 0) -> int:

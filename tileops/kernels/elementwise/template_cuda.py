@@ -15,7 +15,7 @@ That makes seven compile classes of each function and dtype; sizes, strides and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -160,14 +160,50 @@ class ElementwiseCudaKernel(ElementwiseKernel):
     @classmethod
     def refusal(cls, call: Any) -> str | None:
         reason = refuse_call(call, ELEMENTS)
-        if reason is None and _plan(cls, call) is None:
+        if reason is None and cls.cut(call)[1] is None:
             reason = f"the operands need more than {_ELEMENT_AXES[-1]} axes"
         return reason or super().refusal(call)
 
     @classmethod
+    def compile_class(cls, call: Any) -> Hashable:
+        operands, chosen = cls.cut(call)
+        if chosen is None:
+            return None
+        return (
+            cls.function(call),
+            tuple([None if operand is None else operand.dtype for operand in operands]),
+            call.output.dtype,
+            tuple([value is not None for value in cls.scalars(call)]),
+            cls.options(call),
+            *(chosen.form, chosen.group, chosen.axes),
+        )
+
+    @classmethod
+    def cut(cls, call: Any) -> tuple[tuple[Operand | None, ...], Plan | None]:
+        """The operands of a call and its plan, which choosing, building and binding the kernel ask for in turn."""
+        known: tuple[Any, Any, Any] | None = call.__dict__.get("_cut")
+        if known is None or known[0] is not cls:
+            operands, output = cls.operands(call), Operand.of(call.output, call.output, -1)
+            plan = Plan.of(call.output.shape, [operand for operand in operands if operand is not None], output)
+            known = call.__dict__["_cut"] = cls, operands, plan
+        return known[1:]
+
+    @classmethod
+    def known_operands(cls, call: Any) -> tuple[Operand | None, ...]:
+        return cls.cut(call)[0]
+
+    @classmethod
+    def planned(cls, call: Any) -> tuple[tuple[Operand | None, ...], Plan]:
+        """`cut` of a call that the kernel serves."""
+        operands, chosen = cls.cut(call)
+        if chosen is None:
+            raise ValueError(f"{cls.__name__} refuses this call: {cls.refusal(call)}")
+        return operands, chosen
+
+    @classmethod
     def programs(cls, call: Any, config: Config) -> dict[str, Program]:
-        chosen, output = _planned(cls, call), call.output.short
-        inputs = tuple(None if operand is None else operand.dtype for operand in cls.operands(call))
+        (operands, chosen), output = cls.planned(call), call.output.short
+        inputs = tuple(None if operand is None else operand.dtype for operand in operands)
         values = zip(cls.scalars(call), cls.scalar_dtypes(call), strict=True)
         scalars = tuple(None if value is None else dtype for value, dtype in values)
         present = [dtype for dtype in inputs if dtype is not None]
@@ -196,7 +232,7 @@ class ElementwiseCudaKernel(ElementwiseKernel):
         return {"main": program}
 
     def bind(self, call: Any) -> Launch:
-        chosen, operands = _planned(type(self), call), self.operands(call)
+        operands, chosen = self.planned(call)
         per_access = chosen.group if chosen.form == "dense" else 1
         grid = blocks_for(-(-chosen.count // per_access), self.threads)
         launch, device, count = self.entries["main"].launch, call.device.index, chosen.count
@@ -209,18 +245,6 @@ class ElementwiseCudaKernel(ElementwiseKernel):
             launch(grid, count, *addresses, tensors[-1].data_ptr(), *rest, device=device)
 
         return run
-
-
-def _plan(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan | None:
-    output = Operand.of(call.output, call.output, -1)
-    return Plan.of(call.output.shape, [operand for operand in kernel.operands(call) if operand is not None], output)
-
-
-def _planned(kernel: type[ElementwiseCudaKernel], call: Any) -> Plan:
-    chosen = _plan(kernel, call)
-    if chosen is None:
-        raise ValueError(f"{kernel.__name__} refuses this call: {kernel.refusal(call)}")
-    return chosen
 
 
 def _argument(value: float | int, dtype: str) -> Any:

@@ -12,7 +12,7 @@ from tileops.autotune.space import TileSpace
 from tileops.jit.program import Program
 from tileops.kernels import scratch
 from tileops.kernels.base import Config, DeviceFacts, Kernel, Launch, TensorSpec
-from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, refuse_float_call, sm_count
+from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, once, refuse_float_call, sm_count
 from tileops.kernels.layout import coalesce
 from tileops.kernels.norm.call_spec import RMSNormBwdCall, RMSNormBwdInterface
 
@@ -190,7 +190,7 @@ def _planned(call: RMSNormBwdCall, block: int) -> Held | Strided:
 
 def plan(call: RMSNormBwdCall, block: int) -> Held | Strided | None:
     """The plan of a call with blocks of `block` threads, or None where its strides need too many axes."""
-    return _held_plan(call, block) or _strided_plan(call)
+    return once(call, block, lambda: _held_plan(call, block) or _strided_plan(call))
 
 
 def _held_plan(call: RMSNormBwdCall, block: int) -> Held | None:

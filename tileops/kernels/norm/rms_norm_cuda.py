@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tileops.autotune.space import TileSpace
+from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
-from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, refuse_float_call
+from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, once, refuse_float_call
 from tileops.kernels.layout import coalesce
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
 
@@ -71,6 +72,18 @@ class RMSNormCudaKernel(Kernel, RMSNormFwdInterface):
         return {"block": next((block for block in _BLOCKS[:3] if accesses <= 2 * block), 512)}
 
     @classmethod
+    def compile_class(cls, call: RMSNormCall) -> Hashable:
+        block = int(cls.default_config(call)["block"])
+        chosen = plan(call, block)
+        if chosen is None:
+            return None
+        # How a row is held depends, for every size of blocks, on the least power of two that its accesses do not pass.
+        held = chosen.width == VECTOR_BYTES and chosen.form != "strided_rows"
+        accesses = chosen.sizes[0] // VECTOR_BYTES if held else 1
+        longest = _BLOCKS[-1] * _HELD[_BLOCKS[-1]]
+        return call.x.dtype, block, chosen.form, chosen.width, power_of_two(min(accesses, longest + 1))
+
+    @classmethod
     def programs(cls, call: RMSNormCall, config: Config) -> dict[str, Program]:
         block = int(config["block"])
         chosen = _planned(call, block)
@@ -113,6 +126,10 @@ def _planned(call: RMSNormCall, block: int) -> Plan:
 
 def plan(call: RMSNormCall, block: int) -> Plan | None:
     """The plan of a call with blocks of `block` threads, or None where its strides need too many axes."""
+    return once(call, block, lambda: _plan(call, block))
+
+
+def _plan(call: RMSNormCall, block: int) -> Plan | None:
     x, weight, itemsize = call.x, call.weight, call.x.itemsize
     split = x.ndim - call.normalized_ndim
     row_sizes, (row_steps,) = coalesce(x.shape[:split], x.strides[:split])

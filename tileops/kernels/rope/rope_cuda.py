@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch, TensorSpec
-from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, refuse_float_call, sm_count
+from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, once, refuse_float_call, sm_count
 from tileops.kernels.rope.call_spec import (
     LongRoPECall,
     LongRoPEFwdInterface,
@@ -67,6 +67,10 @@ class Geometry:
             x.itemsize, [x.alignment, output.alignment, *(n * x.itemsize for n in extents)], narrow=False
         )
 
+    def program_class(self, x: TensorSpec, output: TensorSpec) -> Hashable:
+        """All that `program` depends on."""
+        return x.dtype, self.width(x, output), self.adjacent, self.factors or self.scaling != PLAIN
+
     def program(self, x: TensorSpec, output: TensorSpec, positions: str) -> Program:
         """The program that serves the call."""
         width = self.width(x, output)
@@ -121,6 +125,12 @@ class _SequenceCudaKernel(Kernel):
     @classmethod
     def refusal(cls, call: RoPECall) -> str | None:
         return refuse_float_call(call, call.x) or _refuse_base(call.base) or super().refusal(call)
+
+    @classmethod
+    def compile_class(cls, call: RoPECall) -> Hashable:
+        if cls.refusal(call) is not None:
+            return None
+        return _sequence(call).program_class(call.x, call.output)
 
     @classmethod
     def programs(cls, call: RoPECall, config: Config) -> dict[str, Program]:
@@ -194,6 +204,10 @@ def _refuse_base(base: float) -> str | None:
 
 
 def _sequence(call: RoPECall) -> Geometry:
+    return once(call, "geometry", lambda: _sequence_of(call))
+
+
+def _sequence_of(call: RoPECall) -> Geometry:
     x = call.x
     if call.input_layout == "1d":
         shape, strides = (1, x.shape[0], 1, x.shape[1]), (0, x.strides[0], 0, x.strides[1])
@@ -204,6 +218,10 @@ def _sequence(call: RoPECall) -> Geometry:
 
 
 def _tokens(call: RoPEPositionIdsCall) -> Geometry:
+    return once(call, "geometry", lambda: _tokens_of(call))
+
+
+def _tokens_of(call: RoPEPositionIdsCall) -> Geometry:
     x = call.x
     shape, strides = (1, *x.shape), (0, *x.strides)
     return Geometry(shape, strides, call.rotary_dim, False, call.base)  # type: ignore[arg-type]
