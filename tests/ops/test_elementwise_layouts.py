@@ -114,6 +114,17 @@ def test_three_operands_broadcast(name: str) -> None:
         check(name, *tensors(name, *found), where=found)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,)])
+def test_what_one_element_needs_does_not_serve_many(shape: tuple[int, ...]) -> None:
+    """In a call with one element a number in place of an absent bound has the strides of a tensor."""
+    x = torch.arange(-300, 300)
+    bound = x.flip(0)
+    for name in ("min", "max"):
+        op = make("ClampTensorFwdOp")
+        op(torch.zeros(shape, dtype=x.dtype), **{name: torch.zeros(shape, dtype=x.dtype)})
+        assert torch.equal(op(x, **{name: bound}), torch.clamp(x, **{name: bound}))
+
+
 def _layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     yield from inputs.layouts(x)
     for axis in range(x.ndim):

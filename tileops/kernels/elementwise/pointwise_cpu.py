@@ -28,19 +28,18 @@ class PointwiseCpuKernel(Pointwise, ElementwiseCpuKernel):
     operand = Operand
 
     @classmethod
-    def flat(cls, call: PointwiseCall) -> tuple[str | None, ...] | None:
+    def flat(cls, call: PointwiseCall) -> tuple[str, ...] | None:
         output = call.output
         if not output.is_contiguous:
             return None
         shape = output.shape
-        dtypes: list[str | None] = []
+        dtypes = []
         for operand in call.operands:
-            if operand is None:
-                dtypes.append(None)
-            elif operand is output or (operand.is_contiguous and operand.shape == shape):
-                dtypes.append(operand.dtype)
-            else:
+            if operand is None:  # a number takes its place, which the kernel sees as an operand that broadcasts
                 return None
+            if operand is not output and not (operand.is_contiguous and operand.shape == shape):
+                return None
+            dtypes.append(operand.dtype)
         return tuple(dtypes)
 
 

@@ -211,9 +211,9 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         return *dtypes, plan.form, plan.kinds, *rest
 
     @classmethod
-    def flat(cls, call: Any) -> tuple[str | None, ...] | None:
-        """The dtypes of the operands, where these and the output lie in memory element by element in one order, as in
-        most calls; else None. Such a call has one axis, and little about it is to be found out.
+    def flat(cls, call: Any) -> tuple[str, ...] | None:
+        """The dtypes of the operands, where all are present and lie in memory element by element in one order with the
+        output, as in most calls; else None. Such a call has one axis, and little about it is to be found out.
         """
         return None
 
@@ -251,7 +251,7 @@ class ElementwiseCpuKernel(ElementwiseKernel):
 
     def bind(self, call: Any) -> Callable[..., None]:
         flat = self.flat(call)
-        if flat is not None and None not in flat:
+        if flat is not None:
             return self._bind_flat(call, len(flat))
         (found, plan), output = self.cut(call), call.output
         operands = [operand for operand in found if operand is not None]
@@ -280,12 +280,12 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, keep)
 
     def _bind_flat(self, call: Any, operands: int) -> Callable[..., None]:
-        """`bind` of a call that is `flat` and has all its operands."""
+        """`bind` of a call that is `flat`."""
         return self._flat_member(call, operands)(call.output.numel).launcher()
 
     def resized(self, call: Any) -> Callable[..., Member | None] | None:
         flat, size = self.flat(call), call.output.itemsize
-        if flat is None or None in flat or call.output.numel * size >= STREAMING_BYTES:
+        if flat is None or call.output.numel * size >= STREAMING_BYTES:
             return None
         member = self._flat_member(call, len(flat))
 
