@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,10 +150,10 @@ def test_agreement_notices_a_wrong_logit() -> None:
 def test_demo_reports_everything(model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "ROUNDS", 2)
     monkeypatch.setattr(demo, "DECODE", 4)
-    console = Console(record=True, width=120, force_terminal=False)
+    console = Console(record=True, width=40, force_terminal=False)
     out = tmp_path / "demo.json"
     result = demo.run(
-        "the heat",
+        "the [/heat]",
         dtype="float32",
         max_tokens=6,
         model=str(model_path),
@@ -167,8 +168,9 @@ def test_demo_reports_everything(model_path: Path, tmp_path: Path, monkeypatch: 
     assert 0 < result.max_logit_diff < 1e-3
     assert result.against["packed"]["decode_tok_s"] > 0
     text = console.export_text()
+    assert text.startswith("the [/heat]\n"), "as it was given"
     assert "TileOPs" in text
-    assert "largest logit difference" in text
+    assert re.search("largest logit difference.*cosine similarity.*mean KL", text), "a file has no width"
 
 
 @pytest.mark.parametrize("options", [{"dtype": "int8"}, {"against": ("magic",)}])

@@ -142,7 +142,7 @@ def _answer(
     started: float,
     console: Console,
 ) -> None:
-    console.print(f"[bold]{result.prompt}[/bold]")
+    _say(console, result.prompt, style="bold")
     loaded_at = time.perf_counter()
     tokens: list[int] = []
     for token in measure.greedy(decoder, ids, max_tokens, tokenizer.eos):
@@ -158,19 +158,19 @@ def _answer(
     console.print()
     stats = jit.stats()
     result.compiled, result.loaded, result.compile_s = stats.compiled, stats.loaded, stats.compile_seconds
-    console.print(
+    _say(
+        console,
         f"\n{len(tokens)} tokens; first token after {result.ttft_s:.2f} s "
         f"({result.start_s:.2f} s with loading and packing the weights)",
-        highlight=False,
     )
     if result.compiled:
-        console.print(
+        _say(
+            console,
             f"{result.compiled} kernels compiled in {result.compile_s:.1f} s, {result.loaded} loaded from "
             "the cache; the next run compiles nothing",
-            highlight=False,
         )
     else:
-        console.print(f"nothing was compiled: {result.loaded} kernels came from the cache", highlight=False)
+        _say(console, f"nothing was compiled: {result.loaded} kernels came from the cache")
 
 
 def _compare(
@@ -287,26 +287,31 @@ def _print_report(
         ratio = f"{ours.prefill / speed.prefill:.2f}x, {ours.decode / speed.decode:.2f}x"
         table.add_row(name, f"{speed.prefill:.0f}", f"{speed.decode:.1f}", ratio)
     console.print(table)
-    console.print(
+    _say(
+        console,
         f"{result.dtype}, {torch.get_num_threads()} threads, memory reads {result.read_gb_s:.0f} GB/s; "
         f"PyTorch uses {reference.prefill_form.attention}/{reference.prefill_form.norm} for prefill and "
         f"{reference.decode_form.attention}/{reference.decode_form.norm} for decoding (attention/norm)",
-        highlight=False,
     )
-    console.print(
+    _say(
+        console,
         f"largest logit difference from the float32 reference {result.max_logit_diff:.2g}, "
         f"cosine similarity >= {result.min_cosine:.6f}, mean KL {result.mean_kl:.2g}"
         + (f" (PyTorch's own {result.dtype}: {result.torch_mean_kl:.2g})" if result.torch_mean_kl else ""),
-        highlight=False,
     )
     if result.first_difference is None:
-        console.print("the answer equals the float32 reference's token for token")
+        _say(console, "the answer equals the float32 reference's token for token")
     else:
-        console.print(
+        _say(
+            console,
             f"the answer differs from the float32 reference's at token {result.first_difference}, where the "
             f"reference's two best logits are {result.first_difference_margin:.3g} apart",
-            highlight=False,
         )
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """A line as it is: a prompt may hold brackets. A terminal's is broken between words, a file's not at all."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 @contextmanager
