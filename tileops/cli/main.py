@@ -78,7 +78,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     # One plain line: to someone at a terminal, the source line that warned says nothing.
-    errors().print(f"warning: {message}", style="yellow", highlight=False, markup=False)
+    errors().print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
