@@ -11,8 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -53,9 +53,10 @@ class Stats:
 
 
 Countable = Literal["hits", "misses", "refused", "tuned"]
+_COUNTED = ("hits", "misses", "refused", "tuned")
 
 _lock = threading.Lock()
-_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+_counts: defaultdict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
 
 
 def count(op: str, what: Countable) -> None:
@@ -101,15 +102,13 @@ def stats(by: Literal["op"] | None = None) -> Stats | dict[str, Stats]:
     with _lock:
         counts = {op: dict(of) for op, of in _counts.items()}
     if by is None:
-        total = {
-            name: sum(of.get(name, 0) for of in counts.values()) for name in ("hits", "misses", "refused", "tuned")
-        }
+        total = {name: sum(of[name] for of in counts.values()) for name in _COUNTED}
         return _stats(jit.stats(), total)
     built = jit.stats_by_label()
     return {op: _stats(built.get(op, jit.Stats()), counts.get(op, {})) for op in sorted({*counts, *built})}
 
 
-def _stats(built: jit.Stats, counts: dict[str, int]) -> Stats:
+def _stats(built: jit.Stats, counts: Mapping[str, int]) -> Stats:
     return Stats(
         loaded=built.loaded,
         compiled=built.compiled,

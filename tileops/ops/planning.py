@@ -148,7 +148,7 @@ class Planning:
                 return None
         if now is not calls.settings:
             calls.forget_resizes(now)
-        if calls.resizes and token is None and not self.tune and not tuning.may_differ(cast("Op", self)):
+        if calls.resizes and token is None and not (self.tune or tuning.may_differ(cast("Op", self))):
             launch = calls.resized(found)
             if launch is not None:
                 observing.count(calls.op, "hits")

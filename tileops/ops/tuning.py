@@ -53,7 +53,7 @@ def config_for(op: Op, kernel: type[Kernel], call: CallSpec, compile_class: Hash
         if autotune.tuning_refusal() is None:
             op._chosen[_problem(kernel, call)] = config
         return config
-    if _has_records(op):
+    if default_records().may_hold(op._tunable):
         found = autotune.lookup(kernel, call, _key(op, kernel, call, compile_class))
         return found or kernel.default_config(call)
     return kernel.default_config(call)
@@ -101,15 +101,10 @@ def tune_op(
 
 
 def may_differ(op: Op) -> bool:
-    """Whether calls of one compile class may have different tile parameters: those found for some of its sizes."""
-    return bool(op._chosen) or _has_records(op)
-
-
-def _has_records(op: Op) -> bool:
-    """Whether anything was ever recorded for the op's kernels: without records a new call is not slowed down by looking
-    for them.
+    """Whether calls of one compile class may have different tile parameters: those found for some of its sizes. Where
+    nothing was ever recorded for the op's kernels, a new call is not slowed down by looking for it.
     """
-    return default_records().may_hold(op._tunable)
+    return bool(op._chosen) or default_records().may_hold(op._tunable)
 
 
 def tunable(kernels: Iterable[type[Kernel]]) -> frozenset[str]:

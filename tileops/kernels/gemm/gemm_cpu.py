@@ -211,6 +211,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         target, dtype, own = cpu_target(), call.a.short, path(call)
         together, varying = rows_at_once(*call.mnk, own), own.source == "panels"
         served: dict[Hashable, bool] = {}
+        few = self._few_rows(own) if _is_launched_once(own) else None
         trans_a, trans_b = call.trans_a, call.trans_b
         rows = bisect_left(ROW_CLASSES, call.mnk[0])
         least = ROW_CLASSES[rows - 1] + 1 if rows else 0
@@ -221,15 +222,15 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             if not least <= m <= most:
                 return None
             k = a[0] if trans_a else a[1]
-            sizes = Sizes(m, n, k, *((1, m) if trans_a else (k, 1)), *((k, 1) if trans_b else (1, n)))
+            sizes = (m, n, k, *((1, m) if trans_a else (k, 1)), *((k, 1) if trans_b else (1, n)))
             # As `compile_class` says.
             case = case_of(sizes, dtype)
             same = served.get(case)
             if same is None:
-                same = served[case] = path_of(target, sizes, dtype, None) == own
+                same = served[case] = path_of(target, Sizes._make(sizes), dtype, None) == own
             if not same or (varying and rows_at_once(m, n, k, own) != together):
                 return None
-            return self._bind(sizes, own)
+            return self._bind(Sizes._make(sizes), own) if few is None or k == 0 else few(sizes)
 
         return at
 
@@ -304,8 +305,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         if sizes.k == 0:
             return lambda a, b, d: d.zero_()
         kind = chosen.kind
-        if kind in ("dot", "panels") and not (chosen.dense_a or chosen.dense_b):
-            return self._few_rows(sizes, chosen)
+        if _is_launched_once(chosen):
+            return self._few_rows(chosen)(sizes)
         binder = self._bind_blocks if kind == "blocks" else self._bind_stream if kind == "stream" else self._bind_few
         launch, own_scratch = binder(sizes, chosen)
         if chosen.dense_a or chosen.dense_b:
@@ -323,25 +324,28 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     def _bind_few(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
         main, team = self.entries["main"].launch, parallel.team
-        _, limit, units, (lda, ldb, ldd, m, n, k), _ = self._few_rows(sizes, chosen)
+        _, limit, units, (lda, ldb, ldd, m, n, k), _ = self._few_rows(chosen)(sizes)
 
         def launch(a: int, b: int, d: int, scratch: int) -> None:
             main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, k)
 
         return launch, None
 
-    def _few_rows(self, sizes: Sizes, chosen: Path) -> Member:
-        m, n, k = sizes[:3]
-        size = chosen.size
-        limit = parallel.limit(n * k * chosen.b_size / _STREAM + m * n * k / RATE["f32"])
-        lda = _padded_row(k, chosen.a_size) if chosen.dense_a else sizes.a_row * size
-        if chosen.kind == "dot":
-            ldb = _padded_row(k, size) if chosen.dense_b else sizes.b_row * size
-            units = -(-n // _DOT_ROWS)
-        else:
-            ldb = panel_stride(chosen.b_size, k)
-            units = -(-n // COLUMNS)
-        return Member(self._few, limit, units, (lda, ldb, n * size, m, n, k))
+    def _few_rows(self, chosen: Path) -> Callable[[tuple[int, ...]], Member]:
+        """From `Sizes` to a call of few rows on a way, its copied operands dense."""
+        size, a_size, b_size = chosen.size, chosen.a_size, chosen.b_size
+        dense_a, dense_b, dot = chosen.dense_a, chosen.dense_b, chosen.kind == "dot"
+        family, together = self._few, _DOT_ROWS if dot else COLUMNS
+        read, multiplied = b_size / _STREAM, 1 / RATE["f32"]
+
+        def of(sizes: tuple[int, ...]) -> Member:
+            m, n, k, a_row, _, b_row, _ = sizes
+            lda = _padded_row(k, a_size) if dense_a else a_row * size
+            ldb = panel_stride(b_size, k) if not dot else _padded_row(k, size) if dense_b else b_row * size
+            limit = parallel.limit(n * k * (read + m * multiplied))
+            return Member(family, limit, -(-n // together), (lda, ldb, n * size, m, n, k))
+
+        return of
 
     @cached_property
     def _few(self) -> Family:
@@ -467,6 +471,11 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             give(scratch)
 
         return run
+
+
+def _is_launched_once(chosen: Path) -> bool:
+    """Whether calls on a way are one launch, of few rows without copies."""
+    return chosen.kind in ("dot", "panels") and not (chosen.dense_a or chosen.dense_b)
 
 
 _Launch = Callable[[int, int, int, int], None]

@@ -157,8 +157,8 @@ def path_of(target: CpuTarget, sizes: Sizes, dtype: str, packed: str | None) -> 
     return found
 
 
-def case_of(sizes: Sizes, dtype: str) -> tuple[Order, Order, bool, bool, bool]:
-    """All of the sizes that the way of a call depends on besides its class of rows; see `_chosen`."""
+def case_of(sizes: tuple[int, ...], dtype: str) -> tuple[Order, Order, bool, bool, bool]:
+    """All of `Sizes` that the way of a call depends on besides its class of rows; see `_chosen`."""
     m, n, k, a_row, a_step, b_row, b_step = sizes
     whole = k % STEP == 0
     return (
