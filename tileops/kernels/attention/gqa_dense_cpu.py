@@ -6,14 +6,13 @@ import struct
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-import torch
-
 from tileops.autotune.space import TileSpace
 from tileops.jit import cpu_target, parallel
 from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels.attention.call_spec import GQADenseCall, GQADenseFwdInterface
 from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.cpu_scratch import give, take
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _FACTORIES = "tileops.kernels.attention"
@@ -149,7 +148,6 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         pair_ns = 4 * D / _FLOPS_PER_NS[form] + _SOFTMAX_NS
         pack, attend, team = self.entries["pack"].launch, self.entries["attend"].launch, parallel.team
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
-        empty, uint8 = torch.empty, torch.uint8
 
         def of(B: int, S_q: int, S_kv: int, q_steps: _Steps, k_steps: _Steps, v_steps: _Steps) -> Callable[..., None]:
             key_blocks = _round_up(S_kv, _BLOCK) // _BLOCK
@@ -168,10 +166,8 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
                 _keep: Any = (packing, attending),
             ) -> None:  # fmt: skip
                 threads = team(attend_limit)
-                scratch = empty(
-                    2 * packed + mark_bytes + per_thread * max(threads, 2) + _CACHE_LINE, dtype=uint8, device="cpu"
-                )
-                packed_k = -(-scratch.data_ptr() // _CACHE_LINE) * _CACHE_LINE
+                scratch = take(2 * packed + mark_bytes + per_thread * max(threads, 2))
+                packed_k = scratch.data_ptr()
                 packed_v = packed_k + packed
                 marks = packed_v + packed
                 work = marks + mark_bytes
@@ -184,6 +180,7 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
                     scale, cap, q.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, o.data_ptr(),
                     work, attend_scratch, attend_at,
                 )  # fmt: skip
+                give(scratch)
 
             return launch
 
@@ -305,7 +302,6 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         cost = H_kv * (group + 2) * D * _DECODE_NS
         main, team = self.entries["main"].launch, parallel.team
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
-        empty, uint8 = torch.empty, torch.uint8
         read = (Address(place) for place in range(3))
         alone = Family(self.entries["main"], (_BOTH, scale, cap, *read, Address(8), 0, 0, 0, None), 9)
 
@@ -337,8 +333,8 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
                 if threads < 2 and on_stack:
                     main(threads, units, _BOTH, scale, cap, *tensors, 0, 0, 0, where)
                     return
-                memory = empty(partial_bytes + per_thread * (threads or 1) + _CACHE_LINE, dtype=uint8, device="cpu")
-                partial = -(-memory.data_ptr() // _CACHE_LINE) * _CACHE_LINE
+                memory = take(partial_bytes + per_thread * (threads or 1))
+                partial = memory.data_ptr()
                 rest = partial, partial + partial_bytes, per_thread, where
                 if threads < 2:
                     main(threads, units, _BOTH, scale, cap, *tensors, *rest)
@@ -346,6 +342,7 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
                     merge_threads = team(parallel.limit(partial_bytes * _MERGE_NS))
                     main(threads, units, _CHUNKS, scale, cap, *tensors, *rest)
                     main(merge_threads, merge_units, _MERGE, scale, cap, *tensors, *rest)
+                give(memory)
 
             return launch
 

@@ -32,6 +32,7 @@ from tileops.jit import cpu_target, parallel
 from tileops.jit.cpu.direct import Address, Family, Member
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
+from tileops.kernels.cpu_scratch import give, take
 from tileops.kernels.gemm import paths
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
 from tileops.kernels.gemm.paths import (
@@ -52,7 +53,6 @@ from tileops.kernels.gemm.paths import (
     path_of,
     rows_at_once,
 )
-from tileops.kernels.gemm.scratch import give, take
 
 #: Bytes per nanosecond of one thread that streams weights.
 _STREAM = 14.0
