@@ -13,8 +13,9 @@ from tileops.jit import lang
 from tileops.jit.lang import pairs
 from tileops.kernels.gemm import _forms
 
-#: Rows of B up to which whole rows are fetched ahead, and how far longer ones are.
-FAR_ROW_BYTES = 16 << 10
+#: Rows of B are fetched ahead as a whole while those of a unit take no more than this, which the nearest cache can hold
+#: besides; longer ones, which the hardware follows, a little before their use.
+FAR_BYTES = 32 << 10
 NEAR_BYTES = 1024
 
 
@@ -90,7 +91,7 @@ def dot(
             n = u * NT
             for m in range(0, M, MT):
                 ahead = B + (n + NT + m // MT % NT) * ldb
-                if one_pass and ldb > FAR_ROW_BYTES:
+                if one_pass and NT * ldb > FAR_BYTES:
                     ahead = B + n * ldb + NEAR_BYTES
                 multiply(A + m * lda, lda, M - m, B + n * ldb, ldb, N - n, K, D + m * ldd + n * size, ldd, ahead)
 

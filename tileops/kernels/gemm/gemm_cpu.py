@@ -61,8 +61,9 @@ _SCRATCH_ALIGN = 64
 
 #: How far before its use a stream of packed panels is fetched.
 _AHEAD_BYTES = 1024
-#: Rows of an unpacked B that few rows of A meet at a time.
-_DOT_ROWS = 4
+#: Rows of an unpacked B that few rows of A meet at a time, and bytes of a column of those that a single row meets: the
+#: more rows, the less often the end of a row interrupts the stream from memory.
+_DOT_ROWS, _DOT_COLUMN_BYTES = 4, 32
 #: What AMX fetches ahead of an unpacked B, in pairs of rows at each step.
 _ROWS_AHEAD = 4
 
@@ -134,8 +135,10 @@ def _few_rows_program(m: int, chosen: Path) -> Program:
     if chosen.kind == "dot":
         # One or two rows, and the few more where AMX serves the rest, have all of B fetched ahead.
         ahead = m <= 2 or few_rows(cpu_target(), chosen.dtype, chosen.dtype) <= 4
-        options = {"MT": 1 if m == 1 else 2 if ahead else 4, "NT": _DOT_ROWS, "unroll": 4 if m == 1 else 1}
-        options["prefetch"] = _DOT_ROWS if ahead else 1
+        columns = _dot_rows(m, chosen)
+        options = {"MT": 1 if m == 1 else 2 if ahead else 4, "NT": columns}
+        options["unroll"] = 4 if m == 1 and columns == _DOT_ROWS else 1
+        options["prefetch"] = columns if ahead else 1
     else:
         tile_rows, tile_panels = _panel_tile(m)
         options = {"MT": tile_rows, "NV": tile_panels, "unroll": 2 if m == 1 else 1, "ahead_bytes": _AHEAD_BYTES}
@@ -145,6 +148,11 @@ def _few_rows_program(m: int, chosen: Path) -> Program:
         ["ptr", "i64", "ptr", "i64", "ptr", "i64", "i64", "i64", "i64"],
         dtype=chosen.dtype, a_dtype=chosen.a_dtype, native_pairs=native, **options,
     )  # fmt: skip
+
+
+def _dot_rows(m: int, chosen: Path) -> int:
+    """Rows of B at a time: more where registers can hold their sums."""
+    return _DOT_COLUMN_BYTES // chosen.size if m == 1 and cpu_target().lanes == 16 else _DOT_ROWS
 
 
 def _panel_tile(m: int) -> tuple[int, int]:
@@ -335,7 +343,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         """From `Sizes` to a call of few rows on a way, its copied operands dense."""
         size, a_size, b_size = chosen.size, chosen.a_size, chosen.b_size
         dense_a, dense_b, dot = chosen.dense_a, chosen.dense_b, chosen.kind == "dot"
-        family, together = self._few, _DOT_ROWS if dot else COLUMNS
+        family = self._few
+        alone, together = (_dot_rows(m, chosen) if dot else COLUMNS for m in (1, 2))
         read, multiplied = b_size / _STREAM, 1 / RATE["f32"]
 
         def of(sizes: tuple[int, ...]) -> Member:
@@ -343,7 +352,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             lda = _padded_row(k, a_size) if dense_a else a_row * size
             ldb = panel_stride(b_size, k) if not dot else _padded_row(k, size) if dense_b else b_row * size
             limit = parallel.limit(n * k * (read + m * multiplied))
-            return Member(family, limit, -(-n // together), (lda, ldb, n * size, m, n, k))
+            units = -(-n // (alone if m == 1 else together))
+            return Member(family, limit, units, (lda, ldb, n * size, m, n, k))
 
         return of
 
