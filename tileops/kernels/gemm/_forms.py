@@ -165,12 +165,13 @@ def pack_panels(dtype: str, form: str) -> Callable[..., None]:
     return body
 
 
-def panels_from_columns(dtype: str, form: str, left: bool = False) -> Any:
+def panels_from_columns(dtype: str, form: str) -> Any:
     """A tile that packs one step of neighbouring panels from 32 rows of a ``[K, N]`` matrix, `ld` bytes apart.
 
-    ``word(src, ld, columns, rows, panels, dst, stride)``: up to `PANELS_AT_ONCE` of `panels`, `stride` bytes apart;
-    columns from `columns` on and rows from `rows` on become zeros, and nothing of them is read. A line of a panel is
-    what one or two rows hold. With `left`, 16 columns are a row block of A: its tiles are those of a panel, transposed.
+    ``word(src, ld, columns, rows, panels, left, dst, stride)``: up to `PANELS_AT_ONCE` of `panels`, `stride` bytes
+    apart; columns from `columns` on and rows from `rows` on become zeros, and nothing of them is read. A line of a
+    panel is what one or two rows hold. Where `left` is not 0, 16 columns are a row block of A, whose tiles are
+    those of a panel, transposed.
     """
     size, line_bytes, width, step, at_once = lang.itemsize(dtype), LINE, COLUMNS, STEP, PANELS_AT_ONCE
     pair_bytes = 2 * LINE if form == "f32" else LINE
@@ -189,8 +190,8 @@ def panels_from_columns(dtype: str, form: str, left: bool = False) -> Any:
             for line, words in zip(lines, t.transpose([t.load_words(line) for line in lines]), strict=True):
                 t.store_words(line, words)
 
-    @lang.tile("src: i64, ld: i64, columns: i64, rows: i64, panels: i64, dst: i64, stride: i64")
-    def pack(t: Any, src: Any, ld: Any, columns: Any, rows: Any, panels: Any, dst: Any, stride: Any) -> None:
+    @lang.tile("src: i64, ld: i64, columns: i64, rows: i64, panels: i64, left: i64, dst: i64, stride: i64")
+    def pack(t: Any, src: Any, ld: Any, columns: Any, rows: Any, panels: Any, left: Any, dst: Any, stride: Any) -> None:
         firsts = range(0, width, t.LANES)
         count = t.min(panels, at_once)
 
@@ -217,28 +218,28 @@ def panels_from_columns(dtype: str, form: str, left: bool = False) -> Any:
         whole = (columns >= at_once * width) & (rows >= step)
         t.loop(0, t.select_value(whole, t.const(step // 2), 0), body=full)
         t.loop(0, t.select_value(whole, 0, count * (step // 2)), body=ragged)
-        if left:
-            t.loop(0, count, body=lambda p, _: turn(t, dst + p * stride))
+        if form in PARTS:
+            t.loop(0, t.select_value(left != 0, count, 0), body=lambda p, _: turn(t, dst + p * stride))
 
     return pack
 
 
-def pack_columns(dtype: str, form: str, left: bool) -> Callable[..., None]:
-    """Body: panels of B from a ``[K, N]`` matrix whose rows are dense, or with `left` tiles of A from ``[K, M]``.
+def pack_columns(dtype: str, form: str) -> Callable[..., None]:
+    """Body: panels of B from a ``[K, N]`` matrix whose rows are dense; tiles of A from ``[K, M]`` where `left` is 1.
 
     A unit is one step of `PANELS_AT_ONCE` of `panels`; units are numbered with the panels innermost, so that memory is
     read along its rows.
     """
-    pack, per_k, size = panels_from_columns(dtype, form, left), bytes_per_k(form), lang.itemsize(dtype)
+    pack, per_k, size = panels_from_columns(dtype, form), bytes_per_k(form), lang.itemsize(dtype)
     at_once, width, step = PANELS_AT_ONCE, COLUMNS, STEP
 
-    def body(begin, end, tid, src, ld, N, K, panels, dst, stride):
+    def body(begin, end, tid, src, ld, N, K, panels, left, dst, stride):
         groups = (panels + at_once - 1) // at_once
         for u in range(begin, end):
             k = u // groups * step
             p = u % groups * at_once
             at = dst + p * stride + k * per_k
-            pack(src + k * ld + p * width * size, ld, N - p * width, K - k, panels - p, at, stride)
+            pack(src + k * ld + p * width * size, ld, N - p * width, K - k, panels - p, left, at, stride)
 
     return body
 

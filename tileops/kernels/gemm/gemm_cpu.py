@@ -100,10 +100,9 @@ def _pack_b(dtype: str, form: str) -> Program:
     return Program.of(f"{_GEMM}._forms:pack_panels", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, form=form)
 
 
-def _pack_columns(dtype: str, form: str, *, left: bool) -> Program:
+def _pack_columns(dtype: str, form: str) -> Program:
     return Program.of(
-        f"{_GEMM}._forms:pack_columns", ["ptr", "i64", "i64", "i64", "i64", "ptr", "i64"],
-        dtype=dtype, form=form, left=left,
+        f"{_GEMM}._forms:pack_columns", ["ptr", *["i64"] * 5, "ptr", "i64"], dtype=dtype, form=form
     )  # fmt: skip
 
 
@@ -288,13 +287,13 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         pack_a = "pack_row_tiles" if amx else "pack_row_blocks"
         options = {"parts": int(chosen.a_form[-1])} if amx else {"form": chosen.form, "MR": config["MR"]}
         if chosen.a_columns:
-            found["pack_a"] = _pack_columns(dtype, chosen.a_form, left=True)
+            found["pack_a"] = _pack_columns(dtype, chosen.a_form)
         elif chosen.pack_a:
             found["pack_a"] = Program.of(
                 f"{_GEMM}._forms:{pack_a}", ["ptr", "i64", "i64", "i64", "ptr", "i64"], dtype=dtype, **options
             )
         if chosen.b_columns:
-            found["pack_b"] = _pack_columns(dtype, chosen.form, left=False)
+            found["pack_b"] = _pack_columns(dtype, chosen.form)
         elif chosen.pack_b:
             found["pack_b"] = _pack_b(dtype, chosen.form)
         found["main"] = Program.of(
@@ -421,8 +420,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         pack_limit = parallel.limit(m * k * size / _STREAM)
         steps = padded_k // STEP
         # Columns are packed by steps of k and pairs of panels.
-        a_extents = (a_units // 2 * steps, (m, k, a_units)) if chosen.a_columns else (a_units, (m, k))
-        b_extents = (b_units // 2 * steps, (n, k, b_units)) if chosen.b_columns else (b_units, (n, k))
+        a_extents = (a_units // 2 * steps, (m, k, a_units, 1)) if chosen.a_columns else (a_units, (m, k))
+        b_extents = (b_units // 2 * steps, (n, k, b_units, 0)) if chosen.b_columns else (b_units, (n, k))
         packed_bytes = a_bytes + b_units * b_stride
 
         def scratch_bytes() -> int:
