@@ -112,32 +112,31 @@ def _operands(slots: Sequence[Slot], packed: str | None) -> str:
     )
 
 
+def _tested(result: str, names: Sequence[str], test: str) -> list[str]:
+    """`result` is what a guard of torch says, which ends the process where a tensor is nested."""
+    nested = " or ".join(f"{name}.is_nested" for name in names)
+    return [
+        "try:",
+        f"    {result} = not ({nested}) and {test}",
+        "except AttributeError:  # one is no tensor",
+        f"    {result} = False",
+    ]
+
+
 def _fits(names: Sequence[str]) -> list[str]:
     """Whether the plan serves these tensors; a plan has another test for calls that pass one of them twice. Of many
-    tensors no two are compared: such calls are found by signature. The test ends the process where a tensor is nested.
+    tensors no two are compared: such calls are found by signature.
     """
     test = f"check({', '.join(names)})"
     pairs = [f"{a} is {b}" for a, b in itertools.combinations(names, 2)]
     if pairs and len(names) <= _COMPARED:
         test = f"({test} or ({' or '.join(pairs)}) and plan.twice({', '.join(names)}))"
-    nested = " or ".join(f"{name}.is_nested" for name in names)
-    return [
-        "try:",
-        f"    fits = not ({nested}) and {test}",
-        "except AttributeError:  # one is no tensor",
-        "    fits = False",
-    ]
+    return _tested("fits", names, test)
 
 
 def _alike(names: Sequence[str]) -> list[str]:
     """Whether the tensors differ from those of an earlier call in sizes and strides alone."""
-    nested = " or ".join(f"{name}.is_nested" for name in names)
-    return [
-        "try:",
-        f"    alike = not ({nested}) and like({', '.join(names)})",
-        "except AttributeError:",
-        "    alike = False",
-    ]
+    return _tested("alike", names, f"like({', '.join(names)})")
 
 
 _FINISH = ["plan.used = True", "self._thread.plan = plan", "return result"]
