@@ -158,7 +158,8 @@ def limit(work_ns: float) -> int:
         return 0
     if launcher().name == "serial":
         return 1 if work_ns > RELEASE_GIL_ABOVE_NS else 0
-    return max(2, min(int(work_ns / SHARE_NS), _CORES))
+    useful = int(work_ns / SHARE_NS)
+    return 2 if useful < 3 or _CORES < 3 else min(useful, _CORES)
 
 
 def team(limit: int) -> int:

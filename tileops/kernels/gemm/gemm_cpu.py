@@ -218,7 +218,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         target, dtype, own = cpu_target(), call.a.short, path(call)
         together, varying = rows_at_once(*call.mnk, own), own.source == "panels"
         served: dict[Hashable, bool] = {}
-        few = self._few_rows(own) if _is_launched_once(own) else None
+        bind = self._binder(own)
         trans_a, trans_b = call.trans_a, call.trans_b
         rows = bisect_left(ROW_CLASSES, call.mnk[0])
         least = ROW_CLASSES[rows - 1] + 1 if rows else 0
@@ -237,7 +237,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
                 same = served[case] = path_of(target, Sizes._make(sizes), dtype, None) == own
             if not same or (varying and rows_at_once(m, n, k, own) != together):
                 return None
-            return self._bind(Sizes._make(sizes), own) if few is None or k == 0 else few(sizes)
+            return bind(sizes)
 
         return at
 
@@ -305,38 +305,35 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         return found
 
     def bind(self, call: GemmCall) -> Callable[..., None]:
-        bound = self._bind(Sizes.of(call), path(call))
+        bound = self._binder(path(call))(Sizes.of(call))
         return bound.launcher() if isinstance(bound, Member) else bound
 
-    def _bind(self, sizes: Sizes, chosen: Path) -> Callable[..., None] | Member:
-        if sizes.k == 0:
-            return lambda a, b, d: d.zero_()
-        kind = chosen.kind
+    def _binder(self, chosen: Path) -> Callable[[tuple[int, ...]], Callable[..., None] | Member]:
+        """From `Sizes` to a call on a way."""
         if _is_launched_once(chosen):
-            return self._few_rows(chosen)(sizes)
-        binder = self._bind_blocks if kind == "blocks" else self._bind_stream if kind == "stream" else self._bind_few
-        launch, own_scratch = binder(sizes, chosen)
+            once = self._few_rows(chosen)
+            return lambda sizes: once(sizes) if sizes[2] else _zero
+        ways = {"blocks": self._blocks, "stream": self._stream}
+        work_of = ways.get(chosen.kind, self._few_rows_with_copies)(chosen)
         if chosen.dense_a or chosen.dense_b:
-            return self._with_dense_operands(sizes, chosen, launch, own_scratch)
-        assert own_scratch is not None
-
-        def run(a: Any, b: Any, d: Any) -> None:
-            scratch = take(own_scratch())
-            launch(a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch.data_ptr())
-            give(scratch)
-
-        return run
+            dense = self._with_dense_operands(chosen)
+            return lambda sizes: dense(sizes, work_of(sizes)) if sizes[2] else _zero
+        return lambda sizes: _run(work_of(sizes)) if sizes[2] else _zero
 
     # -- the ways of a call ----------------------------------------------------------------------------------------
 
-    def _bind_few(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
-        main, team = self.entries["main"].launch, parallel.team
-        _, limit, units, (lda, ldb, ldd, m, n, k), _ = self._few_rows(chosen)(sizes)
+    def _few_rows_with_copies(self, chosen: Path) -> Callable[[tuple[int, ...]], _Work]:
+        main, once = self.entries["main"].launch, self._few_rows(chosen)
 
-        def launch(a: int, b: int, d: int, scratch: int) -> None:
-            main(team(limit) if limit else 0, units, a, lda, b, ldb, d, ldd, m, n, k)
+        def of(sizes: tuple[int, ...]) -> _Work:
+            _, limit, units, (lda, ldb, ldd, m, n, k), _ = once(sizes)
 
-        return launch, None
+            def launch(threads: int, a: int, b: int, d: int, scratch: int) -> None:
+                main(threads, units, a, lda, b, ldb, d, ldd, m, n, k)
+
+            return launch, limit, 0, 0
+
+        return of
 
     def _few_rows(self, chosen: Path) -> Callable[[tuple[int, ...]], Member]:
         """From `Sizes` to a call of few rows on a way, its copied operands dense."""
@@ -362,124 +359,153 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         a, b, d = (Address(place) for place in range(3))
         return Family(self.entries["main"], (a, None, b, None, d, None, None, None, None), 3)
 
-    def _bind_stream(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
-        m, n, k = sizes[:3]
-        size = chosen.size
-        lda = _padded_row(k, size) if chosen.dense_a else sizes.a_row * size
-        ldb, ldd = sizes.b_row * size, n * size
-        panels, stride = 1 if m <= COLUMNS else _round_up(-(-m // COLUMNS), 2), panel_stride(2, k)
-        pack_a, main = self.entries["pack_a"].launch, self.entries["main"].launch
-        team, limit = parallel.team, parallel.limit(n * k * 2 / _STREAM)
-        pack_limit = parallel.limit(m * k * 2 / _STREAM)
-        units, steps = -(-n // 32), k // STEP
+    def _stream(self, chosen: Path) -> Callable[[tuple[int, ...]], _Work]:
+        size, dense_a = chosen.size, chosen.dense_a
+        pack_a, main, team = self.entries["pack_a"].launch, self.entries["main"].launch, parallel.team
 
-        def launch(a: int, b: int, d: int, scratch: int) -> None:
-            pack_a(team(pack_limit), panels, a, lda, m, k, scratch, stride)
-            main(team(limit), units, scratch, stride, b, ldb, d, ldd, m, n, steps)
+        def of(sizes: tuple[int, ...]) -> _Work:
+            m, n, k, a_row, _, b_row, _ = sizes
+            lda = _padded_row(k, size) if dense_a else a_row * size
+            ldb, ldd = b_row * size, n * size
+            panels, stride = 1 if m <= COLUMNS else _round_up(-(-m // COLUMNS), 2), panel_stride(2, k)
+            pack_limit = parallel.limit(m * k * 2 / _STREAM)
+            units, steps = -(-n // 32), k // STEP
 
-        return launch, lambda: panels * stride
+            def launch(threads: int, a: int, b: int, d: int, scratch: int) -> None:
+                pack_a(team(pack_limit), panels, a, lda, m, k, scratch, stride)
+                main(threads, units, scratch, stride, b, ldb, d, ldd, m, n, steps)
 
-    def _bind_blocks(self, sizes: Sizes, chosen: Path) -> tuple[_Launch, _Scratch]:
-        m, n, k = sizes[:3]
+            return launch, parallel.limit(n * k * 2 / _STREAM), panels * stride, 0
+
+        return of
+
+    def _blocks(self, chosen: Path) -> Callable[[tuple[int, ...]], _Work]:
         size, mr, nr = chosen.size, self._mr, self._nr
-        per_k, a_row = ELEMENT_BYTES[chosen.form] * COLUMNS, ELEMENT_BYTES[chosen.a_form]
-        padded_k = _round_up(k, STEP)
-        limit = parallel.limit(m * n * k / chosen.rate)
-        team = parallel.team
-
-        chunks = round(k / self._kc) or 1
-        kc = padded_k if chunks == 1 else _round_up(-(-k // chunks), STEP)
-        row_blocks = -(-m // self._mc)
-        mc = _round_up(-(-m // row_blocks), mr)
-        nc = _columns_of_a_block(n, nr, self._nc, row_blocks, team(limit) or 1)
-        units = row_blocks * -(-n // nc)
-
-        tile = mr * nr * 4
-        sums = tile if k <= kc else tile * (mc // mr) * (nc // nr)
-        per_thread = _round_up((0 if chosen.source == "panels" else nc * kc * per_k // COLUMNS) + sums, 4096)
-        a_rows = 16 if chosen.form in ON_AMX else mr
-        a_units = -(-_round_up(m, mr) // a_rows)
-        a_stride = padded_k * a_row * a_rows
-        a_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN) if chosen.pack_a else 0
-        b_stride = per_k * padded_k
-        b_units = packed_panels(n) if chosen.pack_b else 0
-
-        lda = _padded_row(k, size) if chosen.dense_a else sizes.a_row * size
-        rows_ldb = 0 if chosen.packed else _padded_row(k, size) if chosen.dense_b else sizes.b_row * size
-        if chosen.a_columns:
-            lda = sizes.a_step * size
-        if chosen.b_columns:
-            rows_ldb = sizes.b_step * size
-        ldb = b_stride if chosen.pack_b else panel_stride(chosen.b_size, k) if chosen.packed else rows_ldb
-        ldd = n * size
-        a_pitch, a_step, a_line = (padded_k * a_row, a_row * a_rows, 64) if chosen.pack_a else (lda, size, lda)
-        entries, fetch = self.entries, self._fetch
+        most_rows, columns, most_k, fetch = self._mc, self._nc, self._kc, self._fetch
+        per_k, a_rows = ELEMENT_BYTES[chosen.form] * COLUMNS, 16 if chosen.form in ON_AMX else mr
+        a_pitch_of_k = ELEMENT_BYTES[chosen.a_form]
+        a_step_of_pack = a_pitch_of_k * a_rows
+        read_ns, product_ns = size / _STREAM, 1 / chosen.rate
+        packs_chunks = chosen.source != "panels"
+        a_columns, b_columns, dense_a, dense_b = chosen.a_columns, chosen.b_columns, chosen.dense_a, chosen.dense_b
+        packed_size = chosen.b_size if chosen.packed else 0
+        entries, team = self.entries, parallel.team
         main = entries["main"].launch
         pack_a = entries["pack_a"].launch if chosen.pack_a else None
         pack_b = entries["pack_b"].launch if chosen.pack_b else None
-        pack_limit = parallel.limit(m * k * size / _STREAM)
-        steps = padded_k // STEP
-        # Columns are packed by steps of k and pairs of panels.
-        a_extents = (a_units // 2 * steps, (m, k, a_units, 1)) if chosen.a_columns else (a_units, (m, k))
-        b_extents = (b_units // 2 * steps, (n, k, b_units, 0)) if chosen.b_columns else (b_units, (n, k))
-        packed_bytes = a_bytes + b_units * b_stride
 
-        def scratch_bytes() -> int:
-            return packed_bytes + (team(limit) or 1) * per_thread
+        def of(sizes: tuple[int, ...]) -> _Work:
+            m, n, k, row_of_a, step_of_a, row_of_b, step_of_b = sizes
+            padded_k = -(-k // STEP) * STEP
+            limit = parallel.limit(m * n * k * product_ns)
+            chunks = round(k / most_k)
+            kc = padded_k if chunks < 2 else _round_up(-(-k // chunks), STEP)
+            row_blocks = -(-m // most_rows)
+            mc = _round_up(-(-m // row_blocks), mr)
+            nc = _columns_of_a_block(n, nr, columns, row_blocks, team(limit) or 1)
+            units = row_blocks * -(-n // nc)
+            tile = mr * nr * 4
+            sums = tile if k <= kc else tile * (mc // mr) * (nc // nr)
+            per_thread = _round_up(sums + nc * kc * per_k // COLUMNS if packs_chunks else sums, 4096)
 
-        def launch(a: int, b: int, d: int, scratch: int) -> None:
+            lda, ldd, scratch_bytes = _padded_row(k, size) if dense_a else row_of_a * size, n * size, 0
+            a_pitch, a_step, a_line = lda, size, lda
             if pack_a is not None:
-                pack_a(team(pack_limit), a_extents[0], a, lda, *a_extents[1], scratch, a_stride)
-                a = scratch
+                a_units, a_stride = -(-m // mr) * mr // a_rows, padded_k * a_step_of_pack
+                a_extents: tuple[int, ...] = m, k
+                a_packed_units = a_units
+                if a_columns:  # by steps of k and pairs of panels
+                    lda = step_of_a * size
+                    a_packed_units, a_extents = a_units // 2 * (padded_k // STEP), (m, k, a_units, 1)
+                a_pitch, a_step, a_line = padded_k * a_pitch_of_k, a_step_of_pack, 64
+                scratch_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN)
+                pack_limit = parallel.limit(m * k * read_ns)
+            ldb = panel_stride(packed_size, k) if packed_size else _padded_row(k, size) if dense_b else row_of_b * size
             if pack_b is not None:
-                pack_b(team(limit), b_extents[0], b, rows_ldb, *b_extents[1], scratch + a_bytes, b_stride)
-                b = scratch + a_bytes
-            main(
-                team(limit), units, a, a_pitch, a_step, a_line, b, ldb, d, ldd, m, n, k, mc, nc, kc,
-                scratch + packed_bytes, per_thread, fetch,
-            )  # fmt: skip
+                b_at, b_units, b_stride = scratch_bytes, packed_panels(n), per_k * padded_k
+                b_extents: tuple[int, ...] = n, k
+                b_packed_units, rows_ldb, ldb = b_units, ldb, b_stride
+                if b_columns:
+                    rows_ldb = step_of_b * size
+                    b_packed_units, b_extents = b_units // 2 * (padded_k // STEP), (n, k, b_units, 0)
+                scratch_bytes += b_units * b_stride
 
-        return launch, scratch_bytes
+            def launch(threads: int, a: int, b: int, d: int, scratch: int) -> None:
+                if pack_a is not None:
+                    pack_a(team(pack_limit), a_packed_units, a, lda, *a_extents, scratch, a_stride)
+                    a = scratch
+                if pack_b is not None:
+                    pack_b(threads, b_packed_units, b, rows_ldb, *b_extents, scratch + b_at, b_stride)
+                    b = scratch + b_at
+                main(
+                    threads, units, a, a_pitch, a_step, a_line, b, ldb, d, ldd, m, n, k, mc, nc, kc,
+                    scratch + scratch_bytes, per_thread, fetch,
+                )  # fmt: skip
 
-    def _with_dense_operands(
-        self, sizes: Sizes, chosen: Path, launch: _Launch, own_scratch: _Scratch
-    ) -> Callable[..., None]:
-        """`launch` after copying the operands whose rows are not dense."""
-        m, n, k = sizes[:3]
-        size = chosen.size
+            return launch, limit, scratch_bytes, per_thread
+
+        return of
+
+    def _with_dense_operands(self, chosen: Path) -> Callable[[tuple[int, ...], _Work], Callable[..., None]]:
+        """From `Sizes` and work on dense rows to a call that first copies the operands whose rows are not dense."""
+        size, a_size, dense_a, dense_b = chosen.size, chosen.a_size, chosen.dense_a, chosen.dense_b
         lanes, team = cpu_target().lanes, parallel.team
         copy_a: Any
         copy_b: Any
         copy_a, copy_b = (
             self.entries[name].launch if name in self.entries else None for name in ("dense_a", "dense_b")
         )
-        a_ld, b_ld = _padded_row(k, chosen.a_size), _padded_row(k, size)
 
-        def stage(rows: int, row_step: int, k_step: int) -> tuple[Any, ...]:
+        def stage(rows: int, k: int, row_step: int, k_step: int) -> tuple[Any, ...]:
             return parallel.limit(2 * rows * k), -(-rows // lanes), row_step * size, k_step * size, rows
 
-        a_stage = stage(m, sizes.a_row, sizes.a_step) if chosen.dense_a else None
-        b_stage = stage(n, sizes.b_row, sizes.b_step) if chosen.dense_b else None
-        a_bytes = _round_up(m * a_ld, _SCRATCH_ALIGN) if chosen.dense_a else 0
-        b_bytes = _round_up(n * b_ld, _SCRATCH_ALIGN) if chosen.dense_b else 0
+        def of(sizes: tuple[int, ...], work: _Work) -> Callable[..., None]:
+            m, n, k, a_row, a_step, b_row, b_step = sizes
+            launch, limit, scratch_bytes, per_thread = work
+            a_ld, b_ld = _padded_row(k, a_size), _padded_row(k, size)
+            a_stage = stage(m, k, a_row, a_step) if dense_a else None
+            b_stage = stage(n, k, b_row, b_step) if dense_b else None
+            a_bytes = _round_up(m * a_ld, _SCRATCH_ALIGN) if dense_a else 0
+            copied = a_bytes + (_round_up(n * b_ld, _SCRATCH_ALIGN) if dense_b else 0)
 
-        def run(a: Any, b: Any, d: Any) -> None:
-            more = 0 if own_scratch is None else own_scratch()
-            scratch = take(a_bytes + b_bytes + more)
-            base = scratch.data_ptr()
-            left, right = a.data_ptr(), b.data_ptr()
-            if a_stage is not None:
-                limit, units, row_step, k_step, rows = a_stage
-                copy_a(team(limit), units, left, row_step, k_step, rows, k, base, a_ld)
-                left = base
-            if b_stage is not None:
-                limit, units, row_step, k_step, rows = b_stage
-                copy_b(team(limit), units, right, row_step, k_step, rows, k, base + a_bytes, b_ld)
-                right = base + a_bytes
-            launch(left, right, d.data_ptr(), base + a_bytes + b_bytes)
-            give(scratch)
+            def run(a: Any, b: Any, d: Any) -> None:
+                threads = team(limit)
+                scratch = take(copied + scratch_bytes + (threads or 1) * per_thread)
+                base = scratch.data_ptr()
+                left, right = a.data_ptr(), b.data_ptr()
+                if a_stage is not None:
+                    copy_limit, units, row_step, k_step, rows = a_stage
+                    copy_a(team(copy_limit), units, left, row_step, k_step, rows, k, base, a_ld)
+                    left = base
+                if b_stage is not None:
+                    copy_limit, units, row_step, k_step, rows = b_stage
+                    copy_b(team(copy_limit), units, right, row_step, k_step, rows, k, base + a_bytes, b_ld)
+                    right = base + a_bytes
+                launch(threads, left, right, d.data_ptr(), base + copied)
+                give(scratch)
 
-        return run
+            return run
+
+        return of
+
+
+def _run(work: _Work) -> Callable[..., None]:
+    """A call that is nothing but `work`."""
+    launch, limit, scratch_bytes, per_thread = work
+    team = parallel.team
+
+    def run(a: Any, b: Any, d: Any) -> None:
+        threads = team(limit)
+        scratch = take(scratch_bytes + (threads or 1) * per_thread)
+        launch(threads, a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch.data_ptr())
+        give(scratch)
+
+    return run
+
+
+def _zero(a: Any, b: Any, d: Any) -> None:
+    """The sum of no products."""
+    d.zero_()
 
 
 def _is_launched_once(chosen: Path) -> bool:
@@ -487,8 +513,9 @@ def _is_launched_once(chosen: Path) -> bool:
     return chosen.kind in ("dot", "panels") and not (chosen.dense_a or chosen.dense_b)
 
 
-_Launch = Callable[[int, int, int, int], None]
-_Scratch = Callable[[], int] | None
+#: What is left of a call on dense operands: ``launch(threads, a, b, d, scratch)`` with addresses, the limit of its
+#: threads (see `parallel.limit`), bytes of scratch memory, and further ones for each thread.
+_Work = tuple[Callable[[int, int, int, int, int], None], int, int, int]
 
 
 def _round_up(value: int, step: int) -> int:
