@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.ptx.ptxsim import GlobalMemory, Machine, Program, launch, parse
+from tileops.jit.artifact import Artifact
 from tileops.jit.cuda import compile_to_ptx, cuda_target
 from tileops.jit.cuda.compile import assemble
 from tileops.jit.cuda.loader import pack_arguments
@@ -53,9 +54,14 @@ def parsed(program: JitProgram, arch: str) -> Program:
 
 
 @functools.cache
+def artifact_of(program: JitProgram, arch: str) -> Artifact:
+    """The machine code of a program, and what the assembler says about it."""
+    return assemble(ptx_of(program, arch), program, cuda_target(arch))
+
+
 def facts_of(program: JitProgram, arch: str) -> Mapping[str, Any]:
     """What the assembler says about a program."""
-    return assemble(ptx_of(program, arch), program, cuda_target(arch)).facts
+    return artifact_of(program, arch).facts
 
 
 @dataclass
