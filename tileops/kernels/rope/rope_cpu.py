@@ -38,9 +38,10 @@ _STREAMING_BYTES = 20 << 20
 #: Elements of a vector, of which rows and their halves are then made.
 _STREAMED_ELEMENTS = 16
 _FACTORY = "tileops.kernels.rope._rope_cpu:tokens"
-_Geometry = ctypes.c_int64 * 10
+#: What the kernel reads about a call: tokens of a sequence, heads, elements of a head vector and those that turn; bytes
+#: from a sequence to the next, between tokens, heads, elements and position ids; whether the output is written past the
+#: caches.
 _geometry_of = struct.Struct("@10q").pack
-_TILE_SPACE = TileSpace({"streaming": (False, True)})
 
 
 def _program(x: TensorSpec, layout: str, positions: str) -> Program:
@@ -67,8 +68,8 @@ def _geometry(
     id_step: int = 0,
     *,
     streaming: bool = False,
-) -> ctypes.Array[ctypes.c_int64]:
-    """What the kernel reads about a call: extents, and steps in bytes.
+) -> bytes:
+    """`_geometry_of` a call of any strides.
 
     Args:
         x: the input.
@@ -80,7 +81,7 @@ def _geometry(
     """
     (_, batch_step), (seq_len, seq_step) = tokens
     size = x.itemsize
-    return _Geometry(
+    return _geometry_of(
         seq_len, heads[0], x.shape[-1], rotary_dim,
         batch_step * size, seq_step * size, heads[1] * size, x.strides[-1] * size, id_step, streaming,
     )  # fmt: skip
@@ -125,18 +126,21 @@ class _Guard(threading.local):
         self.address = ctypes.addressof(self.words)
 
 
-class _SequenceCpuKernel(Kernel):
-    """What the kernels of sequences that start at position 0 share: one rotation per head vector, in float32, each
-    output rounded once. Head vectors with a step between their elements are gathered one by one; batch, sequence and
-    heads may lie anywhere.
+class _RotaryCpuKernel(Kernel):
+    """What all kernels share: one rotation per head vector, in float32, each output rounded once. Head vectors with a
+    step between their elements are gathered one by one; batch, sequence and heads may lie anywhere.
     """
 
     devices = frozenset({"cpu"})
-    tile_space = _TILE_SPACE
+    tile_space = TileSpace({"streaming": (False, True)})
 
     @classmethod
-    def default_config(cls, call: RoPECall) -> Config:
+    def default_config(cls, call: RoPECall | RoPEPositionIdsCall) -> Config:
         return {"streaming": _is_large(call.output)}
+
+
+class _SequenceCpuKernel(_RotaryCpuKernel):
+    """What the kernels of sequences that start at position 0 share."""
 
     @classmethod
     def compile_class(cls, call: RoPECall) -> Hashable:
@@ -152,7 +156,7 @@ class _SequenceCpuKernel(Kernel):
         batch, sequence, heads = _axes(call)
         geometry = _geometry(x, (batch, sequence), heads, x.shape[-1], streaming=_streams(self.config, x, x.shape[-1]))
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
-        units, gathered, where = batch[0] * sequence[0], not _is_dense(x), ctypes.addressof(geometry)
+        units, gathered, where = batch[0] * sequence[0], not _is_dense(x), address_of(geometry)
 
         def run(rows: Rows, source: Any, output: Any, _keep: Any = geometry) -> None:
             threads = team(limit) if limit else 0
@@ -227,17 +231,10 @@ class LongRoPECpuKernel(_SequenceCpuKernel, LongRoPEFwdInterface):
         return launch
 
 
-class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
+class RoPEPositionIdsCpuKernel(_RotaryCpuKernel, RoPEPositionIdsFwdInterface):
     """As `RoPECpuKernel`, with the position of every token read from `position_ids`. Ids lie in host memory,
     so the kernel checks them: an id out of range is an error, never a read outside the table.
     """
-
-    devices = frozenset({"cpu"})
-    tile_space = _TILE_SPACE
-
-    @classmethod
-    def default_config(cls, call: RoPEPositionIdsCall) -> Config:
-        return {"streaming": _is_large(call.output)}
 
     @classmethod
     def compile_class(cls, call: RoPEPositionIdsCall) -> Hashable:
@@ -258,12 +255,7 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
         )
         table = rotary_table(call.rotary_dim, float(call.base))
         entry, team, limit = self.entries["main"].launch, parallel.team, _limit(x)
-        units, where, gathered, max_position = (
-            x.shape[0],
-            ctypes.addressof(geometry),
-            not _is_dense(x),
-            call.max_position,
-        )
+        units, gathered, where, max_position = x.shape[0], not _is_dense(x), address_of(geometry), call.max_position
         guard = _Guard()
 
         def launch(source: Any, position_ids: Any, output: Any, _keep: Any = (geometry, own_rows)) -> None:
@@ -292,7 +284,7 @@ class RoPEPositionIdsCpuKernel(Kernel, RoPEPositionIdsFwdInterface):
             numbers = torch.arange(len(position_ids), dtype=position_ids.dtype, device="cpu")
             guard.words[1] = rows.length
             entry(
-                threads, units, ctypes.addressof(own_rows), rows.address, numbers.data_ptr(), source.data_ptr(),
+                threads, units, address_of(own_rows), rows.address, numbers.data_ptr(), source.data_ptr(),
                 output.data_ptr(), 0 if scratch is None else scratch.data_ptr(), guard.address,
             )  # fmt: skip
 

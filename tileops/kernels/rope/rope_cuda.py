@@ -115,16 +115,18 @@ class Geometry:
         return (*map(np.float64, wide), np.float32(scaling.amplitude))
 
 
-class _SequenceCudaKernel(Kernel):
-    """What the kernels of sequences that start at position 0 share: angles in 64-bit fixed point from the position, no
-    tables; float32, rounded once.
-    """
+class _RotaryCudaKernel(Kernel):
+    """What all kernels share: angles in 64-bit fixed point from the position, no tables; float32, rounded once."""
 
     devices = frozenset({"cuda"})
 
     @classmethod
-    def refusal(cls, call: RoPECall) -> str | None:
+    def refusal(cls, call: RoPECall | RoPEPositionIdsCall) -> str | None:
         return refuse_float_call(call, call.x) or _refuse_base(call.base) or super().refusal(call)
+
+
+class _SequenceCudaKernel(_RotaryCudaKernel):
+    """What the kernels of sequences that start at position 0 share."""
 
     @classmethod
     def compile_class(cls, call: RoPECall) -> Hashable:
@@ -173,14 +175,8 @@ class LongRoPECudaKernel(_SequenceCudaKernel, LongRoPEFwdInterface):
         return launch
 
 
-class RoPEPositionIdsCudaKernel(Kernel, RoPEPositionIdsFwdInterface):
+class RoPEPositionIdsCudaKernel(_RotaryCudaKernel, RoPEPositionIdsFwdInterface):
     """`RoPECudaKernel` with the position of each token read from a tensor, int32 or int64."""
-
-    devices = frozenset({"cuda"})
-
-    @classmethod
-    def refusal(cls, call: RoPEPositionIdsCall) -> str | None:
-        return refuse_float_call(call, call.x) or _refuse_base(call.base) or super().refusal(call)
 
     @classmethod
     def programs(cls, call: RoPEPositionIdsCall, config: Config) -> dict[str, Program]:
