@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -286,6 +287,24 @@ def test_garbage_waits_for_the_end_of_a_compile(monkeypatch, enabled):
     finally:
         (gc.enable if before else gc.disable)()
     assert seen == [False, False]
+
+
+def test_an_interrupt_does_not_stop_a_compile_halfway(monkeypatch):
+    """What Numba was about to register, or to import, would be missing from then on."""
+    make, made = Program.make, threading.Event()
+
+    def interrupted(program):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        made.wait(0.1)  # long enough for the handler, wherever it runs
+        made.set()
+        return make(program)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Program, "make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            jit.get_entry(_numbered(10))
+        assert made.wait(10)
+    assert _value(jit.get_entry(_numbered(10))) == 10
 
 
 def test_compiling_works_in_a_worker_process():

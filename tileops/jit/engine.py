@@ -14,6 +14,7 @@ from tileops import settings
 from tileops.errors import ColdKernelError, KernelCompileError, TileOpsError
 from tileops.jit import recording
 from tileops.jit.artifact import Artifact, ArtifactKey
+from tileops.jit.interrupts import to_the_end
 from tileops.jit.keys import key_for
 from tileops.jit.program import Program
 from tileops.jit.store import Store, built_label, default_store
@@ -145,19 +146,22 @@ def compile_program(program: Program, target: Any = None) -> Artifact:
     if target is None:
         target = default_target(program.device)
     start = time.perf_counter()
-    if program.device == "cpu":
-        from tileops.jit.cpu import kernel
-
-        artifact = kernel.compile_program(program, target)
-    else:
-        from tileops.jit import cuda
-
-        artifact = cuda.compile_program(program, target)
+    artifact = to_the_end(_compiler(program.device), program, target)
     seconds = time.perf_counter() - start
     _count(compiled=1, compile_seconds=seconds)
     for hook in tuple(_hooks):
         hook(CompileEvent(program, target, seconds))
     return artifact
+
+
+def _compiler(device: str) -> Callable[[Program, Any], Artifact]:
+    if device == "cpu":
+        from tileops.jit.cpu import kernel
+
+        return kernel.compile_program
+    from tileops.jit import cuda
+
+    return cuda.compile_program
 
 
 def warm(program: Program, target: Any = None) -> bool:
