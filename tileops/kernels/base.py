@@ -47,7 +47,8 @@ DTYPES: dict[str, tuple[int, str]] = {
     "complex64": (8, "c64"),
     "complex128": (16, "c128"),
 }
-
+#: Dtypes of the kernels that compute in float32 and round once.
+FLOAT_DTYPES = ("float32", "bfloat16", "float16")
 
 #: Frozen instances, too, are filled while they are made.
 _set = object.__setattr__
@@ -279,10 +280,9 @@ class Kernel:
     def bind(self, call: Any) -> Launch:
         """Returns ``launch(*tensors)``, tensors in the order of the interface, None where absent.
 
-        Called once per call signature; what it returns runs at every call, so sizes, strides and thread
-        limits are closed over and only addresses are read: ``entry.launch(team(limit), n, x.data_ptr(),
-            out.data_ptr(), ...)``. It must be safe to run in several
-        threads at once.
+        Called once per call signature; what it returns runs at every call, so sizes, strides and thread limits are
+        closed over and only addresses are read: ``entry.launch(team(limit), n, x.data_ptr(), out.data_ptr(), ...)``.
+        It must be safe to run in several threads at once.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be launched: define bind(call)")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from tileops.kernels.base import CallSpec, DeviceFacts, TensorSpec
+from tileops.kernels.base import FLOAT_DTYPES, CallSpec, DeviceFacts, Kernel, TensorSpec
 
 T = TypeVar("T")
 
@@ -17,12 +17,11 @@ VECTOR_BYTES = 16
 _USUAL_SM_COUNT = 108
 #: Blocks of a launch at most; kernels loop over what remains.
 MAX_BLOCKS = 1 << 22
-_FLOATS = ("float32", "bfloat16", "float16")
 
 
 def refuse_float_call(call: CallSpec, tensor: TensorSpec) -> str | None:
     """Why a kernel of float32, bfloat16 and float16 does not serve `call`, or None; `tensor` states its dtype."""
-    return _refuse_dtype(tensor, _FLOATS) or _refuse_arch(call)
+    return _refuse_dtype(tensor, FLOAT_DTYPES) or _refuse_arch(call)
 
 
 def refuse_call(call: CallSpec, dtypes: Sequence[str]) -> str | None:
@@ -42,6 +41,11 @@ def _refuse_arch(call: CallSpec) -> str | None:
     return None
 
 
+def refused(kernel: type[Kernel], call: CallSpec) -> ValueError:
+    """The error where a kernel is asked to serve a call that it has no plan for."""
+    return ValueError(f"{kernel.__name__} refuses this call: {kernel.refusal(call)}")
+
+
 def once(call: CallSpec, key: Hashable, find: Callable[[], T]) -> T:
     """What `find` gives, remembered with the call: choosing, building and binding a kernel ask for it in turn."""
     known: dict[Hashable, T] = call.__dict__.setdefault("_once", {})
@@ -50,18 +54,11 @@ def once(call: CallSpec, key: Hashable, find: Callable[[], T]) -> T:
     return known[key]
 
 
-def aligned(alignment: int, offset: int = 0) -> int:
-    """Bytes, at most 16, that an address is a multiple of, `offset` bytes past one that is a multiple of
-    `alignment`.
-    """
-    return math.gcd(alignment, offset, VECTOR_BYTES)
-
-
 def access_width(itemsize: int, alignments: Iterable[int], *, narrow: bool = True) -> int:
-    """Bytes of an access: 16 where every address allows it, else 4 (if `narrow`), else one element.
+    """Bytes of an access: 16 where every address allows it, else 4 (if `narrow`), else `itemsize`.
 
     Args:
-        itemsize: bytes of an element.
+        itemsize: bytes of the least that is accessed at once, most often of an element.
         alignments: what each base address, stride and extent in bytes is a multiple of.
         narrow: whether 4 bytes are an option for smaller elements.
     """
@@ -69,6 +66,24 @@ def access_width(itemsize: int, alignments: Iterable[int], *, narrow: bool = Tru
     if common == VECTOR_BYTES:
         return VECTOR_BYTES
     return 4 if narrow and common % 4 == 0 else itemsize
+
+
+def walk_geometry(
+    sizes: Sequence[int], steps: Sequence[Sequence[int]], itemsizes: Sequence[int], axes: int
+) -> tuple[int, ...]:
+    """What `lang.walk` reads of a layout: for each axis, the innermost first, its size and the step of every operand.
+
+    Args:
+        sizes: of the axes, outermost first.
+        steps: of each operand along the axes, in elements.
+        itemsizes: bytes of an element of each operand.
+        axes: that the kernel walks, as many or more; surplus ones have size 1.
+    """
+    geometry: list[int] = []
+    for axis in reversed(range(len(sizes))):
+        along = (operand[axis] * itemsize for operand, itemsize in zip(steps, itemsizes, strict=True))
+        geometry += [sizes[axis], *along]
+    return (*geometry, *[1, *[0] * len(steps)] * (axes - len(sizes)))
 
 
 def sm_count(device: DeviceFacts) -> int:

@@ -131,9 +131,14 @@ class AlibiFwdInterface(KernelInterface):
     tensors = ("output",)
 
 
+#: Base of the frequencies of sinusoidal positions (Vaswani et al., "Attention Is All You Need", 2017).
+SINUSOIDAL_BASE = 10000.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalCall(CallSpec):
-    """Sines and cosines of the position, alternating along a row.
+    """Sines and cosines of the position, alternating along a row: pair i turns by
+    ``position * SINUSOIDAL_BASE ** (-2 i / D)``.
 
     Attributes:
         output: ``[S, D]``, D even, contiguous.

@@ -11,11 +11,10 @@ from tileops.autotune.space import TileSpace
 from tileops.jit import direct, parallel
 from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.base import FLOAT_DTYPES, Config, Kernel, TensorSpec
 from tileops.kernels.elementwise.silu_and_mul_bwd_call import SiluAndMulBwdCall, SiluAndMulBwdInterface
 
 _BODIES = "tileops.kernels.elementwise._silu_and_mul_bwd_cpu"
-_DTYPES = ("float32", "bfloat16", "float16")
 #: Columns of a block.
 _WIDTH = 3072
 #: Nanoseconds that one thread takes for a KiB of operands and result, cache-resident; decides when two threads pay.
@@ -33,8 +32,8 @@ class SiluAndMulBwdCpuKernel(Kernel, SiluAndMulBwdInterface):
 
     @classmethod
     def refusal(cls, call: SiluAndMulBwdCall) -> str | None:
-        if call.x.dtype not in _DTYPES:
-            return f"x is {call.x.dtype}; the CPU kernel takes {', '.join(_DTYPES)}"
+        if call.x.dtype not in FLOAT_DTYPES:
+            return f"x is {call.x.dtype}; the CPU kernel takes {', '.join(FLOAT_DTYPES)}"
         return super().refusal(call)
 
     @classmethod

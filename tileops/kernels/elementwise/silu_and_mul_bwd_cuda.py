@@ -6,7 +6,7 @@ from typing import Any
 
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
-from tileops.kernels.cuda import access_width, aligned, blocks_for, refuse_float_call
+from tileops.kernels.cuda import access_width, blocks_for, refuse_float_call
 from tileops.kernels.elementwise.silu_and_mul_bwd_call import SiluAndMulBwdCall, SiluAndMulBwdInterface
 
 _THREADS = 256
@@ -61,5 +61,5 @@ def _width(call: SiluAndMulBwdCall) -> int:
     if any(tensor.strides[1] != 1 for tensor in tensors):
         return item
     steps = [tensor.strides[0] * item for tensor in tensors] if rows > 1 else []
-    bases = [aligned(tensor.alignment) for tensor in (*tensors, call.grad_x)]
+    bases = [tensor.alignment for tensor in (*tensors, call.grad_x)]
     return access_width(item, [*bases, *steps, size * item], narrow=False)

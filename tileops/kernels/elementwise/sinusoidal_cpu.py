@@ -9,9 +9,7 @@ from tileops.jit import direct, parallel
 from tileops.jit.cpu.direct import Address
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
-from tileops.kernels.elementwise.call_spec import SinusoidalCall, SinusoidalFwdInterface
-
-BASE = 10000.0
+from tileops.kernels.elementwise.call_spec import SINUSOIDAL_BASE, SinusoidalCall, SinusoidalFwdInterface
 
 
 class SinusoidalCpuKernel(Kernel, SinusoidalFwdInterface):
@@ -27,7 +25,7 @@ class SinusoidalCpuKernel(Kernel, SinusoidalFwdInterface):
     def bind(self, call: SinusoidalCall) -> Launch:
         positions, width = call.output.shape
         pairs = width // 2
-        rates = (BASE ** (-2.0 * pair / width) * 2.0 / math.pi for pair in range(pairs))
+        rates = (SINUSOIDAL_BASE ** (-2.0 * pair / width) * 2.0 / math.pi for pair in range(pairs))
         table = (ctypes.c_double * pairs)(*rates)
         arguments = (ctypes.addressof(table), Address(0), pairs)
         limit = parallel.limit(call.output.numel * 0.6)

@@ -9,9 +9,8 @@ import numpy as np
 
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
-from tileops.kernels.cuda import VECTOR_BYTES, blocks_for, refuse_float_call
-from tileops.kernels.elementwise.call_spec import SinusoidalCall, SinusoidalFwdInterface
-from tileops.kernels.elementwise.sinusoidal_cpu import BASE
+from tileops.kernels.cuda import access_width, blocks_for, refuse_float_call
+from tileops.kernels.elementwise.call_spec import SINUSOIDAL_BASE, SinusoidalCall, SinusoidalFwdInterface
 
 _THREADS = 256
 
@@ -28,12 +27,8 @@ class SinusoidalCudaKernel(Kernel, SinusoidalFwdInterface):
     @staticmethod
     def _width(call: SinusoidalCall) -> int:
         """Bytes of an access: 16 where rows consist of such, else one pair."""
-        row = call.output.shape[1] * call.output.itemsize
-        return (
-            VECTOR_BYTES
-            if row % VECTOR_BYTES == 0 and call.output.alignment >= VECTOR_BYTES
-            else 2 * call.output.itemsize
-        )
+        output = call.output
+        return access_width(2 * output.itemsize, [output.alignment, output.shape[1] * output.itemsize], narrow=False)
 
     @classmethod
     def programs(cls, call: SinusoidalCall, config: Config) -> dict[str, Program]:
@@ -50,7 +45,7 @@ class SinusoidalCudaKernel(Kernel, SinusoidalFwdInterface):
     def bind(self, call: SinusoidalCall) -> Launch:
         positions, width = call.output.shape
         strips = width * call.output.itemsize // self._width(call)
-        slope = -2.0 * math.log2(BASE) / max(width, 1)
+        slope = -2.0 * math.log2(SINUSOIDAL_BASE) / max(width, 1)
         rest = (positions * strips, strips, np.float64(slope), np.float64(2.0**slope))
         grid = blocks_for(positions * strips, _THREADS)
         launch, device = self.entries["main"].launch, call.device.index

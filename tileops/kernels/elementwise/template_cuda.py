@@ -23,7 +23,7 @@ import numpy as np
 
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Launch, TensorSpec
-from tileops.kernels.cuda import VECTOR_BYTES, aligned, blocks_for, refuse_call
+from tileops.kernels.cuda import VECTOR_BYTES, blocks_for, once, refuse_call, refused, walk_geometry
 from tileops.kernels.elementwise.template import FLOATS, SIZES, ElementwiseKernel, whole
 from tileops.kernels.layout import broadcast_strides, coalesce
 
@@ -69,7 +69,7 @@ class Operand:
     @property
     def base(self) -> int:
         """Bytes, at most 16, that the address of its first element is a multiple of."""
-        return aligned(self.alignment, self.offset)
+        return math.gcd(self.alignment, self.offset, VECTOR_BYTES)
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,10 @@ class Plan:
         axes = next((count for count in choices if count >= len(sizes)), None)
         if axes is None:
             return None
-        geometry: list[int] = []
-        for axis in reversed(range(len(sizes))):
-            per_group = group if axis == len(sizes) - 1 else 1
-            geometry += [sizes[axis] // per_group]
-            geometry += [step[axis] * tensor.itemsize * per_group for tensor, step in zip(tensors, steps, strict=True)]
-        geometry += [1, *(0 for _ in tensors)] * (axes - len(sizes))
-        return cls("strided", group, axes, total // group, tuple(geometry))
+        in_groups = [(*outer, inner * group) for *outer, inner in steps]
+        itemsizes = [tensor.itemsize for tensor in tensors]
+        geometry = walk_geometry((*sizes[:-1], sizes[-1] // group), in_groups, itemsizes, axes)
+        return cls("strided", group, axes, total // group, geometry)
 
 
 def _begins_aligned(tensor: Operand, group: int) -> bool:
@@ -175,18 +172,20 @@ class ElementwiseCudaKernel(ElementwiseKernel):
             call.output.dtype,
             tuple([value is not None for value in cls.scalars(call)]),
             cls.options(call),
-            *(chosen.form, chosen.group, chosen.axes),
+            chosen.form,
+            chosen.group,
+            chosen.axes,
         )
 
     @classmethod
     def cut(cls, call: Any) -> tuple[tuple[Operand | None, ...], Plan | None]:
         """The operands of a call and its plan, which choosing, building and binding the kernel ask for in turn."""
-        known: tuple[Any, Any, Any] | None = call.__dict__.get("_cut")
-        if known is None or known[0] is not cls:
-            operands, output = cls.operands(call), Operand.of(call.output, call.output, -1)
-            plan = Plan.of(call.output.shape, [operand for operand in operands if operand is not None], output)
-            known = call.__dict__["_cut"] = cls, operands, plan
-        return known[1:]
+        return once(call, ("cut", cls), lambda: cls._cut(call))
+
+    @classmethod
+    def _cut(cls, call: Any) -> tuple[tuple[Operand | None, ...], Plan | None]:
+        operands, output = cls.operands(call), Operand.of(call.output, call.output, -1)
+        return operands, Plan.of(call.output.shape, [item for item in operands if item is not None], output)
 
     @classmethod
     def known_operands(cls, call: Any) -> tuple[Operand | None, ...]:
@@ -197,7 +196,7 @@ class ElementwiseCudaKernel(ElementwiseKernel):
         """`cut` of a call that the kernel serves."""
         operands, chosen = cls.cut(call)
         if chosen is None:
-            raise ValueError(f"{cls.__name__} refuses this call: {cls.refusal(call)}")
+            raise refused(cls, call)
         return operands, chosen
 
     @classmethod
@@ -222,7 +221,7 @@ class ElementwiseCudaKernel(ElementwiseKernel):
             inputs=inputs,
             output=output,
             scalars=scalars,
-            options=tuple(cls.options(call)),
+            options=cls.options(call),
             group=chosen.group,
             # An operator of one tensor may be asked to write its result over it.
             in_place=present == [output],

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tileops.kernels.base import CallSpec, KernelInterface, TensorSpec
+
+
+def row_length(call: RMSNormCall | RMSNormBwdCall) -> int:
+    """Elements of a row."""
+    return math.prod(call.x.shape[-call.normalized_ndim :])
 
 
 @dataclass(frozen=True)

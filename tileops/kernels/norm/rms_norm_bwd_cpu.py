@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,11 @@ import torch
 from tileops.autotune.space import TileSpace
 from tileops.jit import parallel
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel
-from tileops.kernels.norm.call_spec import RMSNormBwdCall, RMSNormBwdInterface
+from tileops.kernels.base import FLOAT_DTYPES, Config, Kernel
+from tileops.kernels.norm.call_spec import RMSNormBwdCall, RMSNormBwdInterface, row_length
 from tileops.kernels.norm.row_layout import axes_of, geometry, has_dense_rows, split
 
 _BODIES = "tileops.kernels.norm._rms_norm_bwd_cpu"
-_DTYPES = ("float32", "bfloat16", "float16")
 #: Nanoseconds that one thread takes for a KiB of `x`, cache-resident; decides when two threads pay.
 _NS_PER_KIB = 40.0
 #: Chunks of rows that a call is cut into, unless one had more than `_ROWS` rows. More than any machine has cores, and
@@ -42,8 +40,8 @@ class RMSNormBwdCpuKernel(Kernel, RMSNormBwdInterface):
 
     @classmethod
     def refusal(cls, call: RMSNormBwdCall) -> str | None:
-        if call.x.dtype not in _DTYPES:
-            return f"x is {call.x.dtype}; the CPU kernel takes {', '.join(_DTYPES)}"
+        if call.x.dtype not in FLOAT_DTYPES:
+            return f"x is {call.x.dtype}; the CPU kernel takes {', '.join(FLOAT_DTYPES)}"
         return super().refusal(call)
 
     @classmethod
@@ -67,7 +65,7 @@ class RMSNormBwdCpuKernel(Kernel, RMSNormBwdInterface):
         return {"main": main, "sums": sums}
 
     def bind(self, call: RMSNormBwdCall) -> Callable[..., None]:
-        size = math.prod(call.x.shape[-call.normalized_ndim :])
+        size = row_length(call)
         rows = call.x.numel // size
         height = chunk_height(rows)
         chunks = -(-rows // height)

@@ -12,9 +12,18 @@ from tileops.autotune.space import TileSpace
 from tileops.jit.program import Program
 from tileops.kernels import scratch
 from tileops.kernels.base import Config, DeviceFacts, Kernel, Launch, TensorSpec
-from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, once, refuse_float_call, sm_count
+from tileops.kernels.cuda import (
+    VECTOR_BYTES,
+    access_width,
+    blocks_for,
+    once,
+    refuse_float_call,
+    refused,
+    sm_count,
+    walk_geometry,
+)
 from tileops.kernels.layout import coalesce
-from tileops.kernels.norm.call_spec import RMSNormBwdCall, RMSNormBwdInterface
+from tileops.kernels.norm.call_spec import RMSNormBwdCall, RMSNormBwdInterface, row_length
 
 _BODIES = "tileops.kernels.norm._rms_norm_bwd_cuda"
 _WARP = 32
@@ -90,7 +99,7 @@ class RMSNormBwdCudaKernel(Kernel, RMSNormBwdInterface):
     @classmethod
     def default_config(cls, call: RMSNormBwdCall) -> Config:
         """The smallest block in which two accesses a thread hold a row; the largest for longer rows."""
-        accesses = -(-_row_length(call) * call.x.itemsize // VECTOR_BYTES)
+        accesses = -(-row_length(call) * call.x.itemsize // VECTOR_BYTES)
         return {"block": next((block for block in _BLOCKS if accesses <= 2 * block), _BLOCKS[-1])}
 
     @classmethod
@@ -135,7 +144,7 @@ class RMSNormBwdCudaKernel(Kernel, RMSNormBwdInterface):
         return self._held(call, chosen, block) if isinstance(chosen, Held) else self._strided(call, chosen)
 
     def _held(self, call: RMSNormBwdCall, chosen: Held, block: int) -> Launch:
-        size, device = _row_length(call), call.device.index
+        size, device = row_length(call), call.device.index
         rows, line = call.x.numel // size, chosen.line(call.x.itemsize)
         grid = blocks_for(chosen.owners, block // chosen.threads_per_row)
         sums_grid = blocks_for(size, _SUM_BLOCK // _WARP)
@@ -157,7 +166,7 @@ class RMSNormBwdCudaKernel(Kernel, RMSNormBwdInterface):
         return run
 
     def _strided(self, call: RMSNormBwdCall, chosen: Strided) -> Launch:
-        size, device = _row_length(call), call.device.index
+        size, device = row_length(call), call.device.index
         rows = call.x.numel // size
         grid, sums_grid = blocks_for(rows, 1), blocks_for(size, _SUM_BLOCK // _WARP)
         rest = (rows, size, np.float32(1 / size), np.float32(call.eps), *chosen.geometry)
@@ -177,14 +186,10 @@ class RMSNormBwdCudaKernel(Kernel, RMSNormBwdInterface):
         return run
 
 
-def _row_length(call: RMSNormBwdCall) -> int:
-    return math.prod(call.x.shape[call.x.ndim - call.normalized_ndim :])
-
-
 def _planned(call: RMSNormBwdCall, block: int) -> Held | Strided:
     chosen = plan(call, block)
     if chosen is None:
-        raise ValueError(f"RMSNormBwdCudaKernel refuses this call: {RMSNormBwdCudaKernel.refusal(call)}")
+        raise refused(RMSNormBwdCudaKernel, call)
     return chosen
 
 
@@ -194,7 +199,7 @@ def plan(call: RMSNormBwdCall, block: int) -> Held | Strided | None:
 
 
 def _held_plan(call: RMSNormBwdCall, block: int) -> Held | None:
-    itemsize, size = call.x.itemsize, _row_length(call)
+    itemsize, size = call.x.itemsize, row_length(call)
     split = call.x.ndim - call.normalized_ndim
     steps = [_dense_row_step(item, split) for item in (call.grad_out, call.x)]
     weight = call.weight
@@ -239,10 +244,8 @@ def _strided_plan(call: RMSNormBwdCall) -> Strided | None:
         coalesce(x.shape[split:], grad.strides[split:], x.strides[split:], weight),
     )
     geometry: list[int] = []
-    for sizes, operands in groups:
+    for sizes, steps in groups:
         if len(sizes) > _AXES:
             return None
-        for axis in reversed(range(len(sizes))):
-            geometry += [sizes[axis], *(steps[axis] * itemsize for steps in operands)]
-        geometry += [1, *[0] * len(operands)] * (_AXES - len(sizes))
+        geometry += walk_geometry(sizes, steps, [itemsize] * len(steps), _AXES)
     return Strided(tuple(geometry))

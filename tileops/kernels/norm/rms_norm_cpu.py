@@ -15,7 +15,7 @@ from tileops.jit import direct, parallel
 from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
-from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
+from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface, row_length
 from tileops.kernels.norm.row_layout import axes_of, has_dense_rows, split
 from tileops.kernels.norm.row_layout import geometry as geometry_of
 
@@ -69,7 +69,7 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
     def bind(self, call: RMSNormCall) -> Callable[..., None]:
         x = call.x
         total, itemsize = x.numel, x.itemsize
-        size = math.prod(x.shape[-call.normalized_ndim :])
+        size = row_length(call)
         rows = total // size
         limit = parallel.limit(total * itemsize * (_NS_PER_KIB / 1024))
         entry, team, eps = self.entries["main"], parallel.team, float(call.eps)

@@ -12,9 +12,17 @@ import numpy as np
 from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel, Launch
-from tileops.kernels.cuda import VECTOR_BYTES, access_width, blocks_for, once, refuse_float_call
+from tileops.kernels.cuda import (
+    VECTOR_BYTES,
+    access_width,
+    blocks_for,
+    once,
+    refuse_float_call,
+    refused,
+    walk_geometry,
+)
 from tileops.kernels.layout import coalesce
-from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface
+from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface, row_length
 
 _BODIES = "tileops.kernels.norm._rms_norm_cuda"
 _WARP = 32
@@ -49,10 +57,8 @@ class Plan:
 class RMSNormCudaKernel(Kernel, RMSNormFwdInterface):
     """A row in the registers of a warp or of a block where it fits, else walked twice.
 
-    Compile classes: four of rows held in registers, rows streamed in accesses of 16 bytes, 4 bytes or one
-        element,
-    and any strides. The length of a row, its distance to the next and whether there is a weight are run-time
-    arguments.
+    Compile classes: four of rows held in registers, rows streamed in accesses of 16 bytes, 4 bytes or one element, and
+    any strides. The length of a row, its distance to the next and whether there is a weight are run-time arguments.
     """
 
     devices = frozenset({"cuda"})
@@ -68,7 +74,7 @@ class RMSNormCudaKernel(Kernel, RMSNormFwdInterface):
     @classmethod
     def default_config(cls, call: RMSNormCall) -> Config:
         """The smallest block in which two accesses a thread hold a row; 512 threads for longer rows."""
-        accesses = -(-_row_length(call) * call.x.itemsize // VECTOR_BYTES)
+        accesses = -(-row_length(call) * call.x.itemsize // VECTOR_BYTES)
         return {"block": next((block for block in _BLOCKS[:3] if accesses <= 2 * block), 512)}
 
     @classmethod
@@ -100,7 +106,7 @@ class RMSNormCudaKernel(Kernel, RMSNormFwdInterface):
 
     def bind(self, call: RMSNormCall) -> Launch:
         chosen = _planned(call, int(self.config["block"]))
-        size = _row_length(call)
+        size = row_length(call)
         rows = call.x.numel // size
         grid = blocks_for(rows, chosen.rows_per_block)
         launch, device = self.entries["main"].launch, call.device.index
@@ -113,14 +119,10 @@ class RMSNormCudaKernel(Kernel, RMSNormFwdInterface):
         return run
 
 
-def _row_length(call: RMSNormCall) -> int:
-    return math.prod(call.x.shape[call.x.ndim - call.normalized_ndim :])
-
-
 def _planned(call: RMSNormCall, block: int) -> Plan:
     chosen = plan(call, block)
     if chosen is None:
-        raise ValueError(f"RMSNormCudaKernel refuses this call: {RMSNormCudaKernel.refusal(call)}")
+        raise refused(RMSNormCudaKernel, call)
     return chosen
 
 
@@ -165,12 +167,10 @@ def _strided(
     rows: tuple[tuple[int, ...], tuple[int, ...]],
     within: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
 ) -> Plan | None:
-    if len(rows[0]) > _AXES or len(within[0]) > _AXES:
-        return None
     geometry: list[int] = []
-    for sizes, *operands in (rows, within):
-        for axis in reversed(range(len(sizes))):
-            geometry += [sizes[axis], *(steps[axis] * itemsize for steps in operands)]
-        geometry += [1, *[0] * len(operands)] * (_AXES - len(sizes))
+    for sizes, *steps in (rows, within):
+        if len(sizes) > _AXES:
+            return None
+        geometry += walk_geometry(sizes, steps, [itemsize] * len(steps), _AXES)
     count = math.prod(within[0])
     return Plan("strided_rows", itemsize, (("axes", _AXES),), 1, (count,), tuple(geometry))
