@@ -71,10 +71,8 @@ def test_ops_are_listed(installed: dict[str, str]) -> None:
     assert {row["op"] for row in json.loads(run(installed, "ops", "--json"))} >= {"RMSNormFwdOp", "GemmFwdOp"}
 
 
-def test_demo_runs(installed: dict[str, str], tiny_model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "demo.json"
-    run(installed, "demo", "--model", str(tiny_model), "--prompt", "the", "--no-compare", "--json", str(out))
-    found = json.loads(out.read_text())
+def test_demo_runs(installed: dict[str, str], tiny_model: Path) -> None:
+    found = json.loads(run(installed, "demo", "--model", str(tiny_model), "--prompt", "the", "--no-compare", "--json"))
     assert found["ttft_s"] > 0
     assert found["reference_text"] is found["torch_decode_tok_s"] is None  # not measured: neither empty nor zero
 
@@ -88,8 +86,10 @@ def small(installed: dict[str, str]) -> str:
 
 def test_bench_runs(installed: dict[str, str], small: str, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    run(installed, "bench", "RMSNormFwdOp", "--case", small, "--budget", "0.2", "--json", str(out))
-    (row,) = json.loads(out.read_text())
+    options = ("--case", small, "--budget", "0.2", "--save", str(out), "--json")
+    printed = json.loads(run(installed, "bench", "RMSNormFwdOp", *options))
+    assert json.loads(out.read_text()) == printed
+    (row,) = printed
     assert row["op"] == "RMSNormFwdOp"
     assert row["ours_us"] > 0
 

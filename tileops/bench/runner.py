@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +47,7 @@ class Result:
         baselines: timing of each baseline by name.
         flops, bytes: of the call, by the manifest.
         limit_us: microseconds that the machine's limits allow: the memory probe of the same reads and writes
-            in the same rounds, or flops over the arithmetic peak, whichever is longer.
+            in the same rounds, or flops over the arithmetic peak, whichever is longer; NaN off the CPU.
         notes: by name of a group which formulation was the fastest; by name of a baseline why it is missing.
     """
 
@@ -72,7 +73,7 @@ class Result:
         return self.limit_us / self.ours.microseconds
 
     def to_json(self) -> dict[str, Any]:
-        """One row of the JSON report."""
+        """One row of the JSON report; the efficiency is None where no limit was measured, as on a GPU."""
         return {
             "op": self.op,
             "case": self.case,
@@ -83,7 +84,7 @@ class Result:
             "ratio": self.ratios,
             "flops": self.flops,
             "bytes": self.bytes,
-            "efficiency": self.efficiency,
+            "efficiency": None if math.isnan(self.efficiency) else self.efficiency,
         }
 
 

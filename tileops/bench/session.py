@@ -40,6 +40,10 @@ class Session:
     failures: dict[str, str] = field(default_factory=dict)
     skipped: list[tuple[str, str, str]] = field(default_factory=list)
 
+    def to_json(self) -> list[dict[str, Any]]:
+        """One row for each result."""
+        return [result.to_json() for result in self.results]
+
 
 def selected(
     ops: Sequence[str] | None = None,
@@ -112,7 +116,7 @@ def run(
             session.results.append(result)
             show(report.line(result))
             if json_path is not None:
-                _write(session.results, Path(json_path))
+                Path(json_path).write_text(json.dumps(session.to_json(), indent=1) + "\n")
     for line in report.summary(session.results):
         show(line)
     for where_, name, reason in session.skipped:
@@ -144,8 +148,3 @@ def _measure(
         absent[group] = "; ".join({note for name, note in result.notes.items() if name in groups[group]})
     session.skipped += [(str(case), name, reason) for name, reason in {**missing, **absent}.items()]
     return result
-
-
-def _write(results: Sequence[Result], path: Path) -> None:
-    rows: list[dict[str, Any]] = [result.to_json() for result in results]
-    path.write_text(json.dumps(rows, indent=1) + "\n")

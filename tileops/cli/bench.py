@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tileops.cli import catalogue
-from tileops.cli.console import JsonFile, usage_error
+from tileops.cli.console import JsonFlag, print_json, usage_error, writable
 
 
 def command(
@@ -22,7 +24,11 @@ def command(
         str, typer.Option("--against", help="Baselines: torch, torch-compile, ... (comma-separated).")
     ] = "torch",
     budget: Annotated[float, typer.Option("--budget", min=0.01, help="Seconds a case.")] = 20.0,
-    json_path: JsonFile = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", callback=writable, help="Keep the results in this file, as JSON, after every case."),
+    ] = None,
+    as_json: JsonFlag = False,
     target: Annotated[str | None, typer.Option("--target", help="Kernel target.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Device, for example cpu or cuda:0.")] = None,
 ) -> None:
@@ -52,11 +58,13 @@ def command(
         max_output=largest,
         against=baselines,
         budget=budget,
-        json_path=json_path,
+        json_path=save,
         target=target,
         device=device,
-        show=typer.echo,
+        show=partial(typer.echo, err=as_json),
     )
+    if as_json:
+        print_json(session.to_json())
     if session.failures:
         raise typer.Exit(1)
 

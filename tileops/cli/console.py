@@ -32,9 +32,6 @@ def writable(path: Path | None) -> Path | None:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", callback=writable, help="Write every number to this file, as JSON.")
-]
 
 
 class _Console(Console):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tileops.cli.console import JsonFile, output, usage_error
+from tileops.cli.console import JsonFlag, errors, output, print_json, usage_error
 
 _PROMPT = "What is the capital of France, and what is it known for?"
 
@@ -24,7 +24,7 @@ def command(
         str, typer.Option("--against", help="Further PyTorch baselines: packed, freezing (comma-separated).")
     ] = "",
     compare: Annotated[bool, typer.Option(help="Measure the PyTorch reference too.")] = True,
-    json_path: JsonFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Let SmolLM2-135M-Instruct answer a prompt, beside the same model in plain PyTorch."""
     from tileops.workloads import demo
@@ -35,13 +35,14 @@ def command(
     unknown = [name for name in baselines if name not in demo.BASELINES]
     if unknown:
         raise usage_error(f"--against {unknown[0]!r}: expected one of {', '.join(demo.BASELINES)}")
-    demo.run(
+    result = demo.run(
         prompt,
         dtype=dtype,
         max_tokens=max_tokens,
         model=None if model is None else str(model),
         against=baselines,
         compare=compare,
-        json_path=json_path,
-        console=output(),
+        console=errors() if as_json else output(),
     )
+    if as_json:
+        print_json(result.to_dict())

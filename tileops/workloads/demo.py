@@ -3,8 +3,6 @@ PyTorch."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -89,7 +87,6 @@ def run(
     model: str | None = None,
     against: Sequence[str] = (),
     compare: bool = True,
-    json_path: str | os.PathLike[str] | None = None,
     console: Console | None = None,
 ) -> DemoResult:
     """Runs the demo.
@@ -101,7 +98,6 @@ def run(
         model: GGUF file; by default found or fetched.
         against: further baselines, of ``packed`` (oneDNN-packed weights) and ``freezing`` (torch.compile).
         compare: also run and measure the PyTorch reference.
-        json_path: file for the result as JSON.
         console: where to print; standard output by default.
 
     Raises:
@@ -127,9 +123,6 @@ def run(
     _answer(result, decoder, tokenizer, ids, max_tokens, started, console)
     if compare:
         _compare(result, decoder, weights, file, tokenizer, ids, max_tokens, against, console)
-    if json_path is not None:
-        with open(json_path, "w") as out:
-            json.dump(result.to_dict(), out, indent=2)
     return result
 
 
