@@ -312,6 +312,12 @@ def test_overlap_is_what_shares_an_element() -> None:
     op(grid[:, 0::2], out=grid[:, 1::2])
     with pytest.raises(CheckError, match="shares memory"):
         op(grid[:, 0:3], out=grid[:, 2:5])
+    far = grid.as_strided((1, 3), (2**62, 2))  # the step of an axis of one element says nothing
+    op(far, out=grid[:1, 1::2])
+    with pytest.raises(CheckError, match="shares memory"):
+        op(far, out=grid[:1, 0::2])
+    nothing = torch.empty(1, 0).expand(3, 0)  # no element has two indices
+    assert Relu(inplace=True)(nothing) is nothing
 
 
 def _addresses(view: torch.Tensor) -> set[int]:

@@ -151,7 +151,8 @@ def check_written(op: str, names: Sequence[str], tensors: Sequence[torch.Tensor 
                 f"{names[place]} is written, but it was made under torch.inference_mode(), where writes are not "
                 f"counted; call the op under inference mode too, or pass {names[place]}.clone()",
             )
-        if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        twice = any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        if twice and tensor.numel():
             raise CheckError(
                 op,
                 where,
@@ -192,12 +193,14 @@ class _Memory:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         size = tensor.element_size()
+        # The step of an axis of one element may be anything, and too many bytes for NumPy.
+        steps = (step * (extent > 1) for extent, step in zip(tensor.shape, tensor.stride(), strict=True))
         self.__array_interface__ = {
             "version": 3,
             "data": (tensor.data_ptr(), False),
             "typestr": f"|V{size}",
             "shape": tuple(tensor.shape),
-            "strides": tuple(step * size for step in tensor.stride()),
+            "strides": tuple(step * size for step in steps),
         }
 
 
