@@ -11,6 +11,7 @@ import torch
 
 from tests.ops_runtime.toys import ToyScaleFwdOp
 from tileops.errors import CheckError
+from tileops.norm import RMSNormFwdOp
 from tileops.ops import graph_constants
 
 
@@ -47,6 +48,17 @@ def test_parameters_are_guarded() -> None:
     assert run(torch.ones(1)).item() == 2.0
     model.factor = 5
     assert run(torch.ones(1)).item() == 5.0
+
+
+def test_a_parameter_may_be_a_size_that_the_graph_leaves_open() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ToyScaleFwdOp(x.shape[0])(x), RMSNormFwdOp(normalized_shape=x.shape[1:])(x.to("meta"))
+
+    run = compiled(program, fullgraph=True, dynamic=True)
+    for rows, columns in ((4, 3), (5, 2)):
+        scaled, normalized = run(torch.ones(rows, columns))
+        assert torch.equal(scaled, torch.full((rows, columns), float(rows)))
+        assert normalized.shape == (rows, columns)
 
 
 def test_an_op_may_leave_the_graph() -> None:

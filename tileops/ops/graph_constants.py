@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable
 from typing import Any, Self, cast
 
@@ -37,6 +38,15 @@ def _construct(make: Callable[..., Any], *args: Any, **params: Any) -> str:
     return name
 
 
+def _number(value: Any) -> Any:
+    """A parameter. A size that the graph leaves open becomes a number, and the graph is for that number alone."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return operator.index(value)
+    if isinstance(value, tuple | list):
+        return tuple(_number(item) for item in value)
+    return value
+
+
 def _constant(make: Callable[..., Any], *args: Any, **params: Any) -> Any:
     """``make(*args, **params)``, called while a graph is recorded. What cannot be constructed then breaks the graph, so
     that it is constructed when the program runs or, where the graph must be whole, the compiler says why.
@@ -46,6 +56,8 @@ def _constant(make: Callable[..., Any], *args: Any, **params: Any) -> Any:
             f"{make.__name__} is constructed from a tensor, which has no value while a graph is recorded; construct it "
             f"outside of the compiled function"
         )
+    args = tuple(_number(value) for value in args)
+    params = {key: _number(value) for key, value in params.items()}
     name = _construct(make, *args, **params)
     if not name.isidentifier():
         torch._dynamo.graph_break(name)
