@@ -186,31 +186,15 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
             )
         object.__setattr__(self, name, value)
 
-    # Calls. `__call__`, `forward` and `_eager` are generated for each class with call-time tensors.
+    # Calls. `__call__`, `forward` and `_eager` are generated for each class with a manifest entry.
 
     def __call__(self, *tensors: torch.Tensor | None) -> Any:
         """Runs the op; each class has its own signature, generated from its manifest entry."""
-        cls = type(self)
-        if cls.entry is None:
-            raise NotImplementedError(f"{cls.__name__} has no manifest entry, so it cannot be called")
-        return self._eager()
+        raise NotImplementedError(f"{type(self).__name__} has no manifest entry, so it cannot be called")
 
     def forward(self, *tensors: torch.Tensor | None) -> Any:
         """The same as calling the op."""
         return self(*tensors)
-
-    def _eager(self, *tensors: torch.Tensor | None) -> Any:
-        """A call of an op without call-time tensors; the others have their own."""
-        key = self._call_device(())
-        plan = self._plan_of(key)
-        if plan is None:
-            plan, run = self._make_plan(key, ())
-        else:
-            run = plan.run or plan.again()
-        result = run()
-        plan.used = True
-        self._thread.plan = plan
-        return result
 
     def _require_tensors(self, tensors: Sequence[Any]) -> None:
         for slot, tensor in zip(self._slots, tensors, strict=True):

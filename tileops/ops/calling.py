@@ -206,7 +206,7 @@ def _recognise(slots: Sequence[Slot], otherwise: Sequence[str]) -> list[str]:
 def _by_signature(slots: Sequence[Slot], packed: str | None, calls: str = "") -> list[str]:
     """Signature, plan, run."""
     names = [slot.name for slot in slots]
-    facts = [_facts(slot) for slot in slots]
+    facts = [_facts(slot) for slot in slots] or ["self._call_device(())"]
     token = ""
     lines = ["try:"]
     if packed is not None:
@@ -343,11 +343,17 @@ def generate(
     }
     source = source_of(slots, returns, packed, operator is not None)
     namespace = execute(source, f"tileops {op}", names)
+    call, eager = _named(op, module, namespace)
+    call.__doc__ = _doc(slots)
+    return call, eager
+
+
+def _named(op: str, module: str, namespace: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The generated ``__call__`` and ``_eager``, named as methods of the class."""
     functions = namespace["__call__"], namespace["_eager"]
     for function in functions:
         function.__module__ = module
         function.__qualname__ = f"{op}.{function.__name__}"
-    functions[0].__doc__ = _doc(slots)
     return functions
 
 
@@ -374,8 +380,8 @@ def generate_without_tensors(
     returns: str,
     operator: Callable[..., Any] | None,
     dispatched: Callable[..., Any],
-) -> Callable[..., Any]:
-    """The function ``__call__`` of an op that takes no tensor.
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functions ``__call__`` and ``_eager`` of an op that takes no tensor.
 
     Args:
         op: class name.
@@ -401,8 +407,8 @@ def generate_without_tensors(
         "_dispatched": dispatched,
         **guards().names,
     }
-    function = execute("\n".join([*lines, "    return self._eager()", ""]), f"tileops {op}", names)["__call__"]
-    function.__module__ = module
-    function.__qualname__ = f"{op}.__call__"
-    function.__doc__ = "Runs the op, which takes no tensor."
-    return function
+    eager = ["def _eager(self):", *(f"    {line}" for line in (*_by_signature((), None), *_FINISH))]
+    source = "\n".join([*lines, "    return self._eager()", "", "", *eager, ""])
+    call, eager_call = _named(op, module, execute(source, f"tileops {op}", names))
+    call.__doc__ = "Runs the op, which takes no tensor."
+    return call, eager_call

@@ -43,7 +43,7 @@ def generate(cls: type[Op], entry: Entry) -> None:
         operator = None if held else without_tensors.operator
         if operator is not None:
             without_tensors.register(cls)
-        cls.__call__ = calling.generate_without_tensors(  # type: ignore[method-assign]
+        call, eager = calling.generate_without_tensors(
             cls.__name__,
             cls.__module__,
             len(entry.signature.outputs),
@@ -51,9 +51,10 @@ def generate(cls: type[Op], entry: Entry) -> None:
             operator,
             without_tensors.dispatched,
         )
-        cls.forward = cls.__call__  # type: ignore[method-assign]
-        return
-    call, eager = calling.generate(cls.__name__, cls.__module__, slots, returns_of(entry), operator, cls._packed_input)
+    else:
+        call, eager = calling.generate(
+            cls.__name__, cls.__module__, slots, returns_of(entry), operator, cls._packed_input
+        )
     for name, function in (("__call__", call), ("forward", call), ("_eager", eager)):
         setattr(cls, name, function)
 

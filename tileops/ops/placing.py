@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -39,15 +40,24 @@ class Placing:
         device = call_device(cls.__name__, names, tensors)
         if device is not None:
             return device
+        device = self._constructed_device
+        if device is not None:
+            return targets.with_index(device)
+        return targets.device_without_tensors(cls.__name__, self.target, self._device_kinds)
+
+    @cached_property
+    def _constructed_device(self) -> torch.device | None:
+        """What construction says of the device of calls without tensors, which ask for it each time."""
         chosen = self._construction.params.get("device")
         if chosen is not None:
-            return targets.with_index(torch.device(chosen))
+            return torch.device(chosen)
         held = [slot.name for slot in self._held_slots if not slot.cpu and self._held[slot.name] is not None]
-        device = call_device(cls.__name__, held, [self._held[name] for name in held], "params")
-        if device is not None:
-            return device
-        kinds = {kind for kernel in self._all_kernel_types().values() for kind in kernel.devices}
-        return targets.device_without_tensors(cls.__name__, self.target, kinds)
+        return call_device(type(self).__name__, held, [self._held[name] for name in held], "params")
+
+    @cached_property
+    def _device_kinds(self) -> frozenset[str]:
+        """Kinds of device that in-tree kernels of the op run on."""
+        return frozenset(kind for kernel in self._all_kernel_types().values() for kind in kernel.devices)
 
     def _held_on(self, device: torch.device, checked: Any) -> list[torch.Tensor | None]:
         """The construction-time tensors on the call device, in the dtypes of the signature."""

@@ -15,6 +15,8 @@ from tileops.manifest.signature import OUT
 from tileops.ops.effects import FRESH, Effects
 from tileops.ops.plans import Run
 
+_CPU = torch.device("cpu")
+
 
 def builder_of(op: str, target: str) -> BuildKernel:
     """How `target` builds its kernel of an op.
@@ -190,7 +192,7 @@ def device_without_tensors(op: str, target: str | None, kinds: Collection[str]) 
     Raises:
         OpNotAvailableError: neither is there for it.
     """
-    candidates = [torch.device("cpu")]
+    candidates = [_CPU]
     if torch.cuda.is_available():
         candidates.insert(0, with_index(torch.device("cuda")))
     chosen = registry.chosen_target(target)
