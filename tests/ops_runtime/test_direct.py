@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from tileops.attention import GQADenseFwdOp
 from tileops.elementwise import AddFwdOp, SiluAndMulFwdOp
 from tileops.errors import CheckError
-from tileops.jit.cpu import _torch_tensors
+from tileops.gemm import GemmFwdOp
+from tileops.jit.cpu import _torch_tensors, direct, scratch
 from tileops.norm import RMSNormFwdOp
 from tileops.ops.base import Op
 
@@ -43,6 +45,14 @@ def fresh() -> Iterator[None]:
 RANDOM = torch.Generator().manual_seed(4)
 X, W = torch.randn(3, 64, generator=RANDOM), torch.randn(64, generator=RANDOM)
 LARGE = torch.randn(300, 1024, generator=RANDOM)  # worth several threads
+TALL, WIDE = torch.randn(70, 96, generator=RANDOM), torch.randn(50, 96, generator=RANDOM)
+HEADS = torch.randn(1, 40, 2, 32, generator=RANDOM)
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    """Of `x` to itself."""
+    heads = x.transpose(1, 2)
+    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True).transpose(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +65,20 @@ LARGE = torch.randn(300, 1024, generator=RANDOM)  # worth several threads
         (SiluAndMulFwdOp, (X,), torch.nn.functional.silu(X[:, :32]) * X[:, 32:]),
         (AddFwdOp, (LARGE, LARGE + 1), LARGE + (LARGE + 1)),
         (SiluAndMulFwdOp, (LARGE,), torch.nn.functional.silu(LARGE[:, :512]) * LARGE[:, 512:]),
+        (GemmFwdOp, (TALL[:2], WIDE), TALL[:2] @ WIDE.T),
+        (GemmFwdOp, (TALL, WIDE), TALL @ WIDE.T),
+        (GemmFwdOp, (TALL.bfloat16(), WIDE.bfloat16()), TALL.bfloat16() @ WIDE.bfloat16().T),
+        (lambda: GemmFwdOp(trans_a=True), (TALL, torch.eye(70)), TALL.T),
+        (lambda: GemmFwdOp(trans_b=False), (TALL[:2, ::2], WIDE[:48, ::3]), TALL[:2, ::2] @ WIDE[:48, ::3]),
+        (lambda: GemmFwdOp(trans_b=False), (TALL[:, ::2], WIDE[:48, ::3]), TALL[:, ::2] @ WIDE[:48, ::3]),
+        (GQADenseFwdOp, (HEADS[:, :2], HEADS[:, :2].clone(), HEADS[:, :2].clone()), attention(HEADS[:, :2])),
+        (GQADenseFwdOp, (HEADS, HEADS.clone(), HEADS.clone()), attention(HEADS)),
     ],
 )
 def test_calls_are_direct(make: Callable[[], Op], tensors: tuple, expected: torch.Tensor) -> None:
     op = make()
     run = run_of(op, *tensors)
-    if tensors[0].is_contiguous():
+    if tensors[0].is_contiguous() or isinstance(op, GemmFwdOp):
         assert is_direct(run)
     operands = tensors + (None,) * (len(op._input_names) - len(tensors))
     for _ in range(3):
@@ -92,7 +110,7 @@ def test_what_native_code_does_not_know_goes_through_python() -> None:
 
     torch.testing.assert_close(run(X.as_subclass(Marked), W), X + W)
     torch.testing.assert_close(run(torch.nn.Parameter(X, requires_grad=False), W), X + W)
-    with pytest.raises(TypeError, match="run"):
+    with pytest.raises(TypeError, match="launch"):
         run(X)
     with pytest.raises(AttributeError, match="data_ptr"):
         run(X, 3)
@@ -152,11 +170,57 @@ def test_answers_are_checked() -> None:
     assert "another address" in (_torch_tensors._self_check({**calls, "data_ptr": lambda handle, found: 0}, {}) or "")
 
 
-@pytest.mark.parametrize(("x", "y", "times"), [(X, W, 500), (LARGE, LARGE + 1, 20)])
-def test_threads_share_a_call(x: torch.Tensor, y: torch.Tensor, times: int) -> None:
-    op = AddFwdOp()
+def test_calls_that_need_scratch_memory_share_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that finds it too small or in use takes memory in Python, as often as that is so."""
+    monkeypatch.setattr(scratch, "shared", scratch._Shared())
+    shared, in_python, asked = scratch.shared, direct._in_python, []
+    monkeypatch.setattr(direct, "_in_python", lambda *arguments: asked.append(0) or in_python(*arguments))
+    op, expected = GemmFwdOp(), TALL @ WIDE.T
+    for times in (0, 1, 1):
+        torch.testing.assert_close(op(TALL, WIDE), expected)
+        assert len(asked) == times
+    size = shared.facts[1]
+    assert size >= TALL.numel() * 6  # rows are packed into three bfloat16 parts
+    shared.facts[2] = 1
+    torch.testing.assert_close(op(TALL, WIDE), expected)
+    assert list(shared.facts[1:]) == [size, 1]
+    assert len(asked) == 2
+    shared.grow(4 * size)
+    assert len(shared._blocks) == 2  # who works in the first goes on
+    shared.facts[2] = 0
+    torch.testing.assert_close(op(TALL, WIDE), expected)
+    assert list(shared.facts[1:]) == [4 * size, 0]
+    shared.grow(8 * size)
+    assert len(shared._blocks) == 1
+    shared.grow(scratch.KEEP_BYTES + 1)
+    assert shared.facts[1] == 8 * size
+    assert len(asked) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_the_memory_of_a_call_in_its_parent() -> None:
+    op, expected = GemmFwdOp(), TALL @ WIDE.T
+    run_of(op, TALL, WIDE)
+    scratch.shared.facts[2] = 1
+    try:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            right = torch.allclose(op(TALL, WIDE), expected, atol=1e-4)
+            os._exit(0 if right and not scratch.shared.facts[2] else 3)
+    finally:
+        scratch.shared.facts[2] = 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "y", "times"),
+    [(AddFwdOp(), X, W, 500), (AddFwdOp(), LARGE, LARGE + 1, 20), (GemmFwdOp(), TALL, LARGE[:, :96].contiguous(), 100)],
+)
+def test_threads_share_a_call(op: Op, x: torch.Tensor, y: torch.Tensor, times: int) -> None:
     run_of(op, x, y)
-    expected, wrong = x + y, []
+    expected, wrong = op(x, y), []
+    torch.testing.assert_close(expected, x @ y.T if isinstance(op, GemmFwdOp) else x + y, atol=1e-4, rtol=1e-4)
 
     def work() -> None:
         for _ in range(times):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -312,6 +312,11 @@ def allocate_and_launch(
         launch: a bound kernel.
         held: the construction-time tensors.
     """
+    member = direct.member_of(launch)
+    if member is not None and len(outputs) == 1 and not held and OUT not in names:
+        run = _native(member, outputs[0], device)
+        if run is not None:
+            return run
     sources = []
     values: list[Any] = []
     for output in outputs:
@@ -324,12 +329,14 @@ def allocate_and_launch(
         sources.append("call" if like is None else "like")
     launched = tuple(f"t{place}" for place, name in enumerate(names) if name != OUT)
     make = _composer(len(names), launched, len(held), tuple(sources), device.type == "cuda")
-    run = make(launch, [*values, *held], device.index)
-    binding = direct.binding_of(launch)
-    if binding is None or held or sources != ["like"] or OUT in names:
-        return run
-    shape, dtype = cast("tuple[tuple[int, ...], torch.dtype]", outputs[0])
-    return direct.direct(binding, len(names), shape, dtype, run) or run
+    return make(launch, [*values, *held], device.index)
+
+
+def _native(member: direct.Member, output: OutputSpec, device: torch.device) -> Run | None:
+    """`allocate_and_launch` without Python, if that can be."""
+    if output is None or isinstance(output, int) or pages.large_output(*output, device):
+        return None
+    return member.family.direct(member, *output)
 
 
 def allocate_and_launch_once(outputs: Sequence[OutputSpec], device: torch.device, launch: Callable[..., None]) -> Run:

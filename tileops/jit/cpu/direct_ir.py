@@ -1,11 +1,16 @@
-"""The built-in function that does a whole call, as LLVM IR: one more function of every kernel's wrapper.
+"""The built-in function that does a whole call, as LLVM IR: two more functions of every kernel's wrapper.
 
     result = direct(*tensors)
 
-What it does for one call signature is a block of integers, the *descriptor*: how the output looks, how many units there
-are and how many threads are useful, and for each argument of the kernel a constant or the tensor whose address it is.
-Its ``self`` is a tuple that begins with the descriptor, a bytes object, and the Python function that serves what it
-cannot.
+runs one kernel after the other. What it does for one call is a block of integers, the *descriptor*: the number of units
+of each kernel, how many threads are useful for it, integers that differ from call to call, and the extents of the
+output. What calls have in common is another block, the *frame*: the facts of the output, addresses of functions, and
+for each kernel a table that says what each of its arguments is,
+
+    addresses[source] + constant + descriptor[word]
+
+where the sources are zero, scratch memory, the tensors of the call, and the output. The ``self`` of the function is a
+tuple that begins with the descriptor, a bytes object, and the Python function that serves what this one cannot.
 """
 
 from __future__ import annotations
@@ -14,32 +19,48 @@ from collections.abc import Sequence
 
 from tileops.jit.cpu._torch_tensors import HANDLE_OFFSET, TYPE_OFFSET
 
-#: Name of the function in the wrapper's object.
+#: Names of the functions in the wrapper's object: a whole call, and one kernel of a call.
 ENTRY = "tileops_direct"
+STEP = "tileops_step"
+#: Tensors that a call may pass.
+MAX_TENSORS = 8
 #: What the loader must supply besides `wrapper.PYTHON_SYMBOLS`, some of which it uses too.
 PYTHON_SYMBOLS = ("PyTuple_GetItem", "PyBytes_AsString", "PyObject_Vectorcall", "Py_DecRef")
 #: Types of a kernel's arguments by kind.
 IR_TYPES = {"ptr": "i64", "i64": "i64", "f32": "float", "f64": "double"}
-#: Words of a descriptor before those of the arguments: the number of tensors, bits of those that are used, units, the
-#: limit of threads and the address of what limits those of this process (see `parallel`), facts of the output; then the
-#: addresses of `TensorFunctions`.
-WORDS = (
-    *("count", "used", "units", "limit", "ceiling", "rank", "sizes", "strides", "dtype"),
+#: Words of a frame before its tables: the number of tensors, bits of those that are used, facts of the output, the word
+#: of a descriptor where its sizes begin, the word with the limit of the last kernel's threads, the number of kernels;
+#: the addresses of what limits the threads of this process (see `parallel`) and of the scratch memory (see
+#: `scratch`); then those of `TensorFunctions`.
+FRAME = (
+    *("count", "used", "rank", "dtype", "extents", "limit", "steps", "ceiling", "scratch"),
     *("empty_strided", "wrap", "delete", "data_ptr", "get_num_threads", "tensor", "parameter"),
 )
+#: Words of a descriptor before the kernels': the address of the frame, bytes of scratch memory, further ones for each
+#: thread of the last kernel, and a zero.
+HEAD = ("frame", "scratch", "per_thread", "zero")
+#: Words of a kernel's table before those of its arguments: the function, the table's length, the word with its units;
+#: that of its limit follows.
+TABLE = ("function", "length", "units")
+#: Words of an argument: source, constant, word.
+ARGUMENT = 3
+#: Sources that are no tensors.
+NOTHING, SCRATCH = 0, 1
+FIRST_TENSOR = 2
 
 
 def direct_ir(args: Sequence[str]) -> str:
-    """LLVM IR of the function, beside the definitions of `wrapper.wrapper_ir`.
+    """LLVM IR of the functions, beside the definitions of `wrapper.wrapper_ir`.
 
     Args:
         args: kinds of the kernel's arguments.
     """
-    at = {name: number for number, name in enumerate(WORDS)}
+    at = {name: number for number, name in enumerate(FRAME)}
     lines = []
     passed = ""
     for number, kind in enumerate(args):
-        lines.append(f"  %w{number} = call i64 @argument(ptr %words, i64 {number}, ptr %args, ptr %result, ptr %bad)")
+        place = len(TABLE) + ARGUMENT * number
+        lines.append(f"  %w{number} = call i64 @argument(ptr %words, ptr %table, i64 {place}, ptr %addresses)")
         if kind == "f32":
             lines.append(f"  %n{number} = trunc i64 %w{number} to i32")
             lines.append(f"  %d{number} = bitcast i32 %n{number} to float")
@@ -53,6 +74,7 @@ declare ptr @PyBytes_AsString(ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare void @Py_DecRef(ptr)
 declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 
 define internal i64 @word(ptr %words, i64 %number) alwaysinline {{
   %place = getelementptr i64, ptr %words, i64 %number
@@ -60,54 +82,50 @@ define internal i64 @word(ptr %words, i64 %number) alwaysinline {{
   ret i64 %word
 }}
 
-; A constant, or the address of a tensor's elements; failures are counted in %bad.
-define internal i64 @argument(ptr %words, i64 %number, ptr %args, ptr %result, ptr %bad) {{
-  %twice = shl i64 %number, 1
-  %at = add i64 %twice, {len(WORDS)}
-  %next = add i64 %at, 1
-  %source = call i64 @word(ptr %words, i64 %at)
-  %value = call i64 @word(ptr %words, i64 %next)
-  %constant = icmp slt i64 %source, 0
-  br i1 %constant, label %given, label %tensor
-given:
+define internal ptr @pointer(ptr %words, i64 %number) alwaysinline {{
+  %word = call i64 @word(ptr %words, i64 %number)
+  %pointer = inttoptr i64 %word to ptr
+  ret ptr %pointer
+}}
+
+define internal i64 @argument(ptr %words, ptr %table, i64 %number, ptr %addresses) alwaysinline {{
+  %second = add i64 %number, 1
+  %third = add i64 %number, 2
+  %source = call i64 @word(ptr %table, i64 %number)
+  %constant = call i64 @word(ptr %table, i64 %second)
+  %place = call i64 @word(ptr %table, i64 %third)
+  %address = call i64 @word(ptr %addresses, i64 %source)
+  %varying = call i64 @word(ptr %words, i64 %place)
+  %moved = add i64 %address, %constant
+  %value = add i64 %moved, %varying
   ret i64 %value
-tensor:
-  %found = alloca i64
-  store i64 0, ptr %found
-  %count = call i64 @word(ptr %words, i64 {at["count"]})
-  %made = icmp eq i64 %source, %count
-  br i1 %made, label %ours, label %theirs
-theirs:
-  %slot = getelementptr ptr, ptr %args, i64 %source
-  %object = load ptr, ptr %slot
-  br label %ask
-ours:
-  br label %ask
-ask:
-  %whose = phi ptr [ %object, %theirs ], [ %result, %ours ]
-  %handle = getelementptr i8, ptr %whose, i64 {HANDLE_OFFSET}
-  %where = call i64 @word(ptr %words, i64 {at["data_ptr"]})
-  %function = inttoptr i64 %where to ptr
-  %status = call i32 %function(ptr %handle, ptr %found)
-  %before = load i32, ptr %bad
-  %after = or i32 %before, %status
-  store i32 %after, ptr %bad
-  %base = load i64, ptr %found
-  %address = add i64 %base, %value
-  ret i64 %address
+}}
+
+; This kernel as part of a call: on as many threads as its limit and %most allow.
+define i32 @{STEP}(ptr %words, ptr %table, ptr %addresses, i64 %most) {{
+  %units_at = call i64 @word(ptr %table, i64 {TABLE.index("units")})
+  %limit_at = add i64 %units_at, 1
+  %units = call i64 @word(ptr %words, i64 %units_at)
+  %limit = call i64 @word(ptr %words, i64 %limit_at)
+  %threads = call i64 @llvm.smin.i64(i64 %limit, i64 %most)
+{arguments}
+  %status = call i32 @run(i64 %threads, i64 %units{passed})
+  ret i32 %status
 }}
 
 define ptr @{ENTRY}(ptr %self, ptr %args, i64 %given) {{
   %made = alloca ptr
-  %bad = alloca i32
   %torchs = alloca i32
-  store i32 0, ptr %bad
+  %addresses = alloca [{FIRST_TENSOR + MAX_TENSORS + 1} x i64]
   %holder = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %words = call ptr @PyBytes_AsString(ptr %holder)
-  %count = call i64 @word(ptr %words, i64 {at["count"]})
-  %used = call i64 @word(ptr %words, i64 {at["used"]})
-  %tensor_type = call i64 @word(ptr %words, i64 {at["tensor"]})
-  %parameter_type = call i64 @word(ptr %words, i64 {at["parameter"]})
+  %frame = call ptr @pointer(ptr %words, i64 {HEAD.index("frame")})
+  %count = call i64 @word(ptr %frame, i64 {at["count"]})
+  %used = call i64 @word(ptr %frame, i64 {at["used"]})
+  %tensor_type = call i64 @word(ptr %frame, i64 {at["tensor"]})
+  %parameter_type = call i64 @word(ptr %frame, i64 {at["parameter"]})
+  %data_ptr = call ptr @pointer(ptr %frame, i64 {at["data_ptr"]})
+  store i64 0, ptr %addresses
   %right = icmp eq i64 %given, %count
   br i1 %right, label %look, label %otherwise
 
@@ -127,74 +145,123 @@ typed:
   %is_tensor = icmp eq i64 %type, %tensor_type
   %is_parameter = icmp eq i64 %type, %parameter_type
   %known = or i1 %is_tensor, %is_parameter
-  br i1 %known, label %good, label %otherwise
+  br i1 %known, label %ask, label %otherwise
+ask:
+  %tensor_at = getelementptr i8, ptr %object, i64 {HANDLE_OFFSET}
+  %number = add i64 %place, {FIRST_TENSOR}
+  %found = getelementptr i64, ptr %addresses, i64 %number
+  %answer = call i32 %data_ptr(ptr %tensor_at, ptr %found)
+  %in_memory = icmp eq i32 %answer, 0
+  br i1 %in_memory, label %good, label %otherwise
 good:
   %following = add i64 %place, 1
   br label %look
 
 allocate:
-  %rank = call i64 @word(ptr %words, i64 {at["rank"]})
-  %sizes = call i64 @word(ptr %words, i64 {at["sizes"]})
-  %strides = call i64 @word(ptr %words, i64 {at["strides"]})
-  %dtype = call i64 @word(ptr %words, i64 {at["dtype"]})
-  %sizes_at = inttoptr i64 %sizes to ptr
-  %strides_at = inttoptr i64 %strides to ptr
+  %rank = call i64 @word(ptr %frame, i64 {at["rank"]})
+  %extents = call i64 @word(ptr %frame, i64 {at["extents"]})
+  %sizes = getelementptr i64, ptr %words, i64 %extents
+  %strides = getelementptr i64, ptr %sizes, i64 %rank
+  %dtype = call i64 @word(ptr %frame, i64 {at["dtype"]})
   %dtype32 = trunc i64 %dtype to i32
-  %empty_word = call i64 @word(ptr %words, i64 {at["empty_strided"]})
-  %empty = inttoptr i64 %empty_word to ptr
-  %short = call i32 %empty(i64 %rank, ptr %sizes_at, ptr %strides_at, i32 %dtype32, i32 0, i32 0, ptr %made)
+  %empty = call ptr @pointer(ptr %frame, i64 {at["empty_strided"]})
+  %short = call i32 %empty(i64 %rank, ptr %sizes, ptr %strides, i32 %dtype32, i32 0, i32 0, ptr %made)
   %enough = icmp eq i32 %short, 0
   br i1 %enough, label %wrap, label %otherwise
 wrap:
   %handle = load ptr, ptr %made
-  %wrap_word = call i64 @word(ptr %words, i64 {at["wrap"]})
-  %wrapper = inttoptr i64 %wrap_word to ptr
+  %wrapper = call ptr @pointer(ptr %frame, i64 {at["wrap"]})
   %result = call ptr %wrapper(ptr %handle)
-  %delete_word = call i64 @word(ptr %words, i64 {at["delete"]})
-  %delete = inttoptr i64 %delete_word to ptr
+  %delete = call ptr @pointer(ptr %frame, i64 {at["delete"]})
   %deleted = call i32 %delete(ptr %handle)
   %wrapped = icmp ne ptr %result, null
-  br i1 %wrapped, label %arguments, label %fail
-arguments:
-{arguments}
-  %wrong = load i32, ptr %bad
-  %found = icmp eq i32 %wrong, 0
-  br i1 %found, label %launch, label %lost
-lost:
-  call void @Py_DecRef(ptr %result)
-  br label %otherwise
-launch:
-  %units = call i64 @word(ptr %words, i64 {at["units"]})
-  %limit = call i64 @word(ptr %words, i64 {at["limit"]})
-  %release = icmp sgt i64 %limit, 0
-  br i1 %release, label %free, label %hold
-hold:
-  %status0 = call i32 @run(i64 1, i64 %units{passed})
-  br label %finished
-free:
+  br i1 %wrapped, label %threads, label %fail
+
+; The team of the last kernel is the largest.
+threads:
+  %ours = add i64 %count, {FIRST_TENSOR}
+  %ours_at = getelementptr i64, ptr %addresses, i64 %ours
+  %result_at = getelementptr i8, ptr %result, i64 {HANDLE_OFFSET}
+  %made_status = call i32 %data_ptr(ptr %result_at, ptr %ours_at)
+  %limit_at = call i64 @word(ptr %frame, i64 {at["limit"]})
+  %limit = call i64 @word(ptr %words, i64 %limit_at)
   %several = icmp sgt i64 %limit, 1
-  br i1 %several, label %team, label %away
+  br i1 %several, label %team, label %alone
 team:
-  %ceiling_word = call i64 @word(ptr %words, i64 {at["ceiling"]})
-  %ceiling_at = inttoptr i64 %ceiling_word to ptr
+  %ceiling_at = call ptr @pointer(ptr %frame, i64 {at["ceiling"]})
   %ceiling = load i64, ptr %ceiling_at
-  %threads_word = call i64 @word(ptr %words, i64 {at["get_num_threads"]})
-  %get_num_threads = inttoptr i64 %threads_word to ptr
+  %get_num_threads = call ptr @pointer(ptr %frame, i64 {at["get_num_threads"]})
   store i32 1, ptr %torchs
   %asked = call i32 %get_num_threads(ptr %torchs)
   %torchs32 = load i32, ptr %torchs
   %torchs64 = zext i32 %torchs32 to i64
   %allowed = call i64 @llvm.smin.i64(i64 %ceiling, i64 %torchs64)
   %least = call i64 @llvm.smin.i64(i64 %limit, i64 %allowed)
-  br label %away
-away:
-  %threads = phi i64 [ 1, %free ], [ %least, %team ]
-  %state = call ptr @PyEval_SaveThread()
-  %status1 = call i32 @run(i64 %threads, i64 %units{passed})
+  %some = call i64 @llvm.smax.i64(i64 %least, i64 1)
+  br label %alone
+alone:
+  %most = phi i64 [ 1, %threads ], [ %some, %team ]
+  %fixed = call i64 @word(ptr %words, i64 {HEAD.index("scratch")})
+  %each = call i64 @word(ptr %words, i64 {HEAD.index("per_thread")})
+  %all = mul i64 %each, %most
+  %need = add i64 %fixed, %all
+  %memory = call ptr @pointer(ptr %frame, i64 {at["scratch"]})
+  %busy_at = getelementptr i64, ptr %memory, i64 2
+  %needs = icmp ne i64 %need, 0
+  br i1 %needs, label %borrow, label %launch
+
+; Nothing from here to the kernels lets another thread of Python in.
+borrow:
+  %kept = call i64 @word(ptr %memory, i64 1)
+  %fits = icmp sle i64 %need, %kept
+  %busy = load i64, ptr %busy_at
+  %free = icmp eq i64 %busy, 0
+  %ready = and i1 %fits, %free
+  br i1 %ready, label %take, label %lost
+lost:
+  call void @Py_DecRef(ptr %result)
+  br label %otherwise
+take:
+  store i64 1, ptr %busy_at
+  %base = call i64 @word(ptr %memory, i64 0)
+  %scratch_at = getelementptr i64, ptr %addresses, i64 {SCRATCH}
+  store i64 %base, ptr %scratch_at
+  br label %launch
+
+launch:
+  %steps = call i64 @word(ptr %frame, i64 {at["steps"]})
+  %first = getelementptr i64, ptr %frame, i64 {len(FRAME)}
+  %release = icmp sgt i64 %limit, 0
+  br i1 %release, label %let_go, label %kernels
+let_go:
+  %saved = call ptr @PyEval_SaveThread()
+  br label %kernels
+kernels:
+  %state = phi ptr [ null, %launch ], [ %saved, %let_go ]
+  br label %kernel
+kernel:
+  %step = phi i64 [ 0, %kernels ], [ %next_step, %kernel ]
+  %table = phi ptr [ %first, %kernels ], [ %next_table, %kernel ]
+  %before = phi i32 [ 0, %kernels ], [ %status, %kernel ]
+  %function = call ptr @pointer(ptr %table, i64 {TABLE.index("function")})
+  %length = call i64 @word(ptr %table, i64 {TABLE.index("length")})
+  %verdict = call i32 %function(ptr %words, ptr %table, ptr %addresses, i64 %most)
+  %status = or i32 %before, %verdict
+  %next_step = add i64 %step, 1
+  %next_table = getelementptr i64, ptr %table, i64 %length
+  %over = icmp eq i64 %next_step, %steps
+  br i1 %over, label %ended, label %kernel
+ended:
+  br i1 %release, label %come_back, label %back
+come_back:
   call void @PyEval_RestoreThread(ptr %state)
+  br label %back
+back:
+  br i1 %needs, label %return, label %finished
+return:
+  store i64 0, ptr %busy_at
   br label %finished
 finished:
-  %status = phi i32 [ %status0, %hold ], [ %status1, %away ]
   %fine = icmp eq i32 %status, 0
   br i1 %fine, label %done, label %raised
 raised:
@@ -209,7 +276,7 @@ done:
 
 otherwise:
   %python = call ptr @PyTuple_GetItem(ptr %self, i64 1)
-  %answer = call ptr @PyObject_Vectorcall(ptr %python, ptr %args, i64 %given, ptr null)
-  ret ptr %answer
+  %theirs = call ptr @PyObject_Vectorcall(ptr %python, ptr %args, i64 %given, ptr null)
+  ret ptr %theirs
 }}
 """

@@ -8,11 +8,11 @@ from typing import Any
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import cpu_target, parallel
-from tileops.jit.cpu.direct import Address, Family, Member, address_of
+from tileops.jit.cpu.direct import SCRATCH, Address, Family, Member, Step, address_of
+from tileops.jit.cpu.scratch import give, take
 from tileops.jit.program import Program
 from tileops.kernels.attention.call_spec import GQADenseCall, GQADenseFwdInterface
 from tileops.kernels.base import Config, Kernel, TensorSpec
-from tileops.kernels.cpu_scratch import give, take
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _FACTORIES = "tileops.kernels.attention"
@@ -107,28 +107,26 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
         steps = [tuple(_bytes(x.strides, x.itemsize)) for x in (call.q, call.k, call.v)]
-        return self._launches(call)(*call.q.shape[:2], call.k.shape[1], *steps)
+        return self._calls(call)(*call.q.shape[:2], call.k.shape[1], *steps).launcher()
 
-    def resized(self, call: GQADenseCall) -> Callable[..., Callable[..., None] | None] | None:
+    def resized(self, call: GQADenseCall) -> Callable[..., Member | None] | None:
         if set(call.tensors()) != {"q", "k", "v", "o"}:
             return None
-        launch, group, size = self._launches(call), call.group_size, call.q.itemsize
+        of, group, size = self._calls(call), call.group_size, call.q.itemsize
         heads, kv_heads = call.q.shape[2:], call.k.shape[2:]
         # Fewer queries are the other kernel's.
         few = _FEW_QUERIES if heads[1] <= _LARGEST_HEAD and _is_dense(call.q) else 0
 
-        def at(
-            q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], o: tuple[int, ...]
-        ) -> Callable[..., None] | None:
+        def at(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], o: tuple[int, ...]) -> Member | None:
             if q[2:] != heads or k[2:] != kv_heads or q[1] * group <= few:
                 return None
             keys = (*_dense_steps(k, size), size)
-            return launch(q[0], q[1], k[1], (*_dense_steps(q, size), size), keys, keys)
+            return of(q[0], q[1], k[1], (*_dense_steps(q, size), size), keys, keys)
 
         return at
 
-    def _launches(self, call: GQADenseCall) -> Callable[..., Callable[..., None]]:
-        """From batch, queries, keys and steps of q, k and v to the launch of a call that is otherwise like `call`."""
+    def _calls(self, call: GQADenseCall) -> Callable[..., Member]:
+        """From batch, queries, keys and steps of q, k and v to a call that is otherwise like `call`."""
         H, D = call.q.shape[2:]
         H_kv, group = call.k.shape[2], call.group_size
         block_q, block_kv = int(self.config["block_q"]), int(self.config["block_kv"])
@@ -146,10 +144,16 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         attend_scratch = _round_up(attend_scratch, _CACHE_LINE)
         per_thread = max(pack_scratch, attend_scratch)
         pair_ns = 4 * D / _FLOPS_PER_NS[form] + _SOFTMAX_NS
-        pack, attend, team = self.entries["pack"].launch, self.entries["attend"].launch, parallel.team
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
+        q, k, v, o = (Address(place) for place in (0, 1, 2, 8))
+        packed_k, moved = Address(SCRATCH), Address(SCRATCH, None)
+        steps: list[Step] = [
+            (self.entries["pack"], (k, v, packed_k, moved, moved, moved, pack_scratch, None)),
+            (self.entries["attend"], (scale, cap, q, v, packed_k, moved, moved, o, moved, attend_scratch, None)),
+        ]
+        family = Family(steps, 9)
 
-        def of(B: int, S_q: int, S_kv: int, q_steps: _Steps, k_steps: _Steps, v_steps: _Steps) -> Callable[..., None]:
+        def of(B: int, S_q: int, S_kv: int, q_steps: _Steps, k_steps: _Steps, v_steps: _Steps) -> Member:
             key_blocks = _round_up(S_kv, _BLOCK) // _BLOCK
             query_blocks = -(-S_q * group // block_q)
             packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
@@ -160,29 +164,13 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
             pack_limit = parallel.limit(2.0 * B * H_kv * S_kv * D * _PACK_NS)
             attend_limit = parallel.limit(B * H * _visible_pairs(S_q, S_kv, is_causal) * pair_ns)
             pack_units, attend_units = B * H_kv * key_blocks, B * H_kv * query_blocks
-
-            def launch(
-                q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,
-                _keep: Any = (packing, attending),
-            ) -> None:  # fmt: skip
-                threads = team(attend_limit)
-                scratch = take(2 * packed + mark_bytes + per_thread * max(threads, 2))
-                packed_k = scratch.data_ptr()
-                packed_v = packed_k + packed
-                marks = packed_v + packed
-                work = marks + mark_bytes
-                pack(
-                    team(pack_limit), pack_units,
-                    k.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, work, pack_scratch, pack_at,
-                )  # fmt: skip
-                attend(
-                    threads, attend_units,
-                    scale, cap, q.data_ptr(), v.data_ptr(), packed_k, packed_v, marks, o.data_ptr(),
-                    work, attend_scratch, attend_at,
-                )  # fmt: skip
-                give(scratch)
-
-            return launch
+            marks = 2 * packed
+            work = marks + mark_bytes
+            values = (
+                pack_units, pack_limit, packed, marks, work, pack_at,
+                attend_units, attend_limit, packed, marks, work, attend_at,
+            )  # fmt: skip
+            return Member(family, values, (packing, attending), work, per_thread)
 
         return of
 
@@ -303,7 +291,7 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
         main, team = self.entries["main"].launch, parallel.team
         scale, cap = float(call.sm_scale), float(call.softcap or 0.0)
         read = (Address(place) for place in range(3))
-        alone = Family(self.entries["main"], (_BOTH, scale, cap, *read, Address(8), 0, 0, 0, None), 9)
+        alone = Family([(self.entries["main"], (_BOTH, scale, cap, *read, Address(8), 0, 0, 0, None))], 9)
 
         def of(B: int, S_q: int, S_kv: int, steps: _Steps, layout: int) -> Callable[..., None] | Member:
             chunks = -(-S_kv // min(max(S_kv // 16, 128), 512))
@@ -322,7 +310,7 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
             on_stack = partial_bytes + per_thread <= _STACK_BYTES
             units, merge_units = B * chunks, B * H_kv
             if limit < 2 and on_stack:
-                return Member(alone, limit, units, (where,), geometry)
+                return Member(alone, (units, limit, where), geometry)
 
             def launch(
                 q: Any, k: Any, v: Any, q_scale: Any, k_scale: Any, v_scale: Any, rope_cos: Any, rope_sin: Any, o: Any,

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Hashable
 
 from tileops.jit import parallel
-from tileops.jit.cpu.direct import Address, Family, Member, Offset, address_of
+from tileops.jit.cpu.direct import Address, Family, Member, address_of
 from tileops.kernels.base import Config
 from tileops.kernels.elementwise.call_spec import GatedCall, GatedFwdInterface
 from tileops.kernels.elementwise.template_cpu import (
@@ -73,15 +73,15 @@ class GatedCpuKernel(ElementwiseCpuKernel, GatedFwdInterface):
         size = call.output.itemsize
         cost, streaming = 3 * size * self.cost(call) / 1024, bool(self.config["streaming"])
         constants = scalar_block(())
-        arguments = (None, ctypes.addressof(constants), Address(0), Offset(0), 0, Address(1))
-        family = Family(self.entries["main"], arguments, 2)
+        arguments = (None, ctypes.addressof(constants), Address(0), Address(0, None), 0, Address(1))
+        family = Family([(self.entries["main"], arguments)], 2)
 
         def member(output: tuple[int, ...]) -> Member:
             rows, columns = output
             blocks, step = -(-columns // BLOCK), columns * size
             geometry = _geometry(columns, BLOCK, blocks, 1, streaming, rows, 2 * step, 2 * step, 0, step)
-            values, limit = (address_of(geometry), step), parallel.limit(rows * columns * cost)
-            return Member(family, limit, rows * blocks, values, (geometry, constants))
+            values = (rows * blocks, parallel.limit(rows * columns * cost), address_of(geometry), step)
+            return Member(family, values, (geometry, constants))
 
         return member
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address
+from tileops.jit.cpu.direct import SCRATCH, Address
 from tileops.jit.program import Program
 from tileops.kernels.base import FLOAT_DTYPES, Config, Kernel, TensorSpec
 from tileops.kernels.elementwise.silu_and_mul_bwd_call import SiluAndMulBwdCall, SiluAndMulBwdInterface
@@ -54,18 +51,11 @@ class SiluAndMulBwdCpuKernel(Kernel, SiluAndMulBwdInterface):
         (grad_row, grad_element), (x_row, x_element) = (_byte_steps(tensor) for tensor in (call.grad_out, call.x))
         sizes = (rows * blocks, blocks, columns, grad_row, x_row, columns * x_element)
         limit = parallel.limit(5 * rows * columns * item / 1024 * _NS_PER_KIB)
+        tensors = (Address(0), Address(1), Address(2))
         if _is_dense(call):
-            tensors = (Address(0), Address(1), Address(2))
             return direct.launcher(self.entries["main"], limit, sizes[0], (*sizes[1:], *tensors), 3)
-        entry, team = self.entries["main"].launch, parallel.team
-
-        def gathered(grad_out: Any, x: Any, grad_x: Any) -> None:
-            threads = team(limit) if limit else 0
-            scratch = torch.empty(3 * _WIDTH * max(threads, 1), dtype=torch.float32, device="cpu")
-            pointers = (grad_out.data_ptr(), x.data_ptr(), grad_x.data_ptr(), scratch.data_ptr())
-            entry(threads, *sizes, grad_element, x_element, *pointers)
-
-        return gathered
+        arguments = (*sizes[1:], grad_element, x_element, *tensors, Address(SCRATCH))
+        return direct.launcher(self.entries["main"], limit, sizes[0], arguments, 3, per_thread=3 * _WIDTH * 4)
 
 
 def _byte_steps(x: TensorSpec) -> tuple[int, int]:

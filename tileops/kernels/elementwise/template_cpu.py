@@ -23,11 +23,9 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-import torch
-
 from tileops.autotune.space import TileSpace
 from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address, Family, Member, address_of
+from tileops.jit.cpu.direct import SCRATCH, Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels import pages
 from tileops.kernels.base import Config, KernelInterface, TensorSpec, contiguous_strides
@@ -268,8 +266,6 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         kib = output.numel * (output.itemsize + sum([operand.itemsize for operand in operands])) / 1024
         limit = parallel.limit(kib * self.cost(call))
         keep = (geometry, constants, single)
-        if plan.form == "tiles":
-            return _bind_tiles(self.entries["main"].launch, limit, plan.units, keep, sources)
         last = len(cast(KernelInterface, self).tensors) - 1
         arguments: tuple[direct.Argument, ...] = (
             *(ctypes.addressof(geometry), ctypes.addressof(constants)),
@@ -277,7 +273,10 @@ class ElementwiseCpuKernel(ElementwiseKernel):
             *(0 for _ in range(MAX_OPERANDS - len(sources))),
             Address(last),
         )
-        return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, keep)
+        per_thread = 0
+        if plan.form == "tiles":  # a tile of every tensor
+            arguments, per_thread = (*arguments, Address(SCRATCH)), (MAX_OPERANDS + 1) * TILE_BYTES
+        return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, keep, per_thread)
 
     def _bind_flat(self, call: Any, operands: int) -> Callable[..., None]:
         """`bind` of a call that is `flat`."""
@@ -306,14 +305,14 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         cost = moved * self.cost(call) / 1024
         tensors = [Address(place) for place in range(operands)]
         arguments = (None, ctypes.addressof(constants), *tensors, *[0] * (MAX_OPERANDS - operands), Address(operands))
-        family = Family(self.entries["main"], arguments, operands + 1)
+        family = Family([(self.entries["main"], arguments)], operands + 1)
         streaming = bool(self.config["streaming"])
 
         def member(size: int) -> Member:
             blocks = -(-size // BLOCK)
             geometry = _header(size, BLOCK, blocks, 0, streaming)
-            values = (address_of(geometry),)
-            return Member(family, parallel.limit(size * cost), blocks, values, (geometry, constants))
+            values = (blocks, parallel.limit(size * cost), address_of(geometry))
+            return Member(family, values, (geometry, constants))
 
         return member
 
@@ -327,36 +326,3 @@ _header = struct.Struct(f"@{HEADER_WORDS}q").pack
 def scalar_block(words: tuple[int, ...]) -> _Words:
     """Scalar parameters in memory; the calls of an op share them."""
     return (ctypes.c_int64 * max(len(words), 1))(*words)
-
-
-def _bind_tiles(
-    entry: Callable[..., None],
-    limit: int,
-    units: int,
-    memory: tuple[_Words, _Words, dict[int, _Words]],
-    sources: list[direct.Argument],
-) -> Callable[..., None]:
-    """The launcher of the tiles form, which needs scratch for a tile of every tensor, per thread.
-
-    Args:
-        entry: the loaded kernel.
-        limit: see `parallel.limit`.
-        units: units of work.
-        memory: the geometry, the scalar parameters, and the operands that are in no tensor.
-        sources: of the operands.
-    """
-    geometry, constants, _ = memory
-    where, scalars, team = ctypes.addressof(geometry), ctypes.addressof(constants), parallel.team
-    per_thread = (MAX_OPERANDS + 1) * TILE_BYTES
-    unused = [0] * (MAX_OPERANDS - len(sources))
-
-    def tiles(*tensors: Any, _keep: Any = memory) -> None:
-        threads = team(limit)
-        scratch = torch.empty(max(threads, 1) * per_thread, dtype=torch.uint8, device="cpu")
-        addresses = [
-            tensors[source.place].data_ptr() + source.offset if isinstance(source, Address) else source
-            for source in sources
-        ]
-        entry(threads, units, where, scalars, *addresses, *unused, tensors[-1].data_ptr(), scratch.data_ptr())
-
-    return tiles

@@ -24,15 +24,14 @@ import math
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit import cpu_target, parallel
-from tileops.jit.cpu.direct import Address, Family, Member
+from tileops.jit.cpu.direct import SCRATCH, Address, Family, Member, Step
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
-from tileops.kernels.cpu_scratch import give, take
 from tileops.kernels.gemm import paths
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
 from tileops.kernels.gemm.paths import (
@@ -218,7 +217,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         target, dtype, own = cpu_target(), call.a.short, path(call)
         together, varying = rows_at_once(*call.mnk, own), own.source == "panels"
         served: dict[Hashable, bool] = {}
-        bind = self._binder(own)
+        bind = self._calls(own)
         trans_a, trans_b = call.trans_a, call.trans_b
         rows = bisect_left(ROW_CLASSES, call.mnk[0])
         least = ROW_CLASSES[rows - 1] + 1 if rows else 0
@@ -305,217 +304,173 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
         return found
 
     def bind(self, call: GemmCall) -> Callable[..., None]:
-        bound = self._binder(path(call))(Sizes.of(call))
+        bound = self._calls(path(call))(Sizes.of(call))
         return bound.launcher() if isinstance(bound, Member) else bound
 
-    def _binder(self, chosen: Path) -> Callable[[tuple[int, ...]], Callable[..., None] | Member]:
+    def _calls(self, chosen: Path) -> Callable[[tuple[int, ...]], Callable[..., None] | Member]:
         """From `Sizes` to a call on a way."""
-        if _is_launched_once(chosen):
-            once = self._few_rows(chosen)
-            return lambda sizes: once(sizes) if sizes[2] else _zero
         ways = {"blocks": self._blocks, "stream": self._stream}
-        work_of = ways.get(chosen.kind, self._few_rows_with_copies)(chosen)
-        if chosen.dense_a or chosen.dense_b:
-            dense = self._with_dense_operands(chosen)
-            return lambda sizes: dense(sizes, work_of(sizes)) if sizes[2] else _zero
-        return lambda sizes: _run(work_of(sizes)) if sizes[2] else _zero
+        copies, copied = self._dense_operands(chosen)
+        operands = _COPIED if chosen.dense_a else _A, _MOVED if chosen.dense_b else _B
+        steps, work = ways.get(chosen.kind, self._few_rows)(chosen, *operands)
+        family = Family([*copies, *steps], 3)
 
-    # -- the ways of a call ----------------------------------------------------------------------------------------
-
-    def _few_rows_with_copies(self, chosen: Path) -> Callable[[tuple[int, ...]], _Work]:
-        main, once = self.entries["main"].launch, self._few_rows(chosen)
-
-        def of(sizes: tuple[int, ...]) -> _Work:
-            _, limit, units, (lda, ldb, ldd, m, n, k), _ = once(sizes)
-
-            def launch(threads: int, a: int, b: int, d: int, scratch: int) -> None:
-                main(threads, units, a, lda, b, ldb, d, ldd, m, n, k)
-
-            return launch, limit, 0, 0
+        def of(sizes: tuple[int, ...]) -> Callable[..., None] | Member:
+            if sizes[2] == 0:
+                return _zero
+            before, copied_ns, start, b_at = copied(sizes) if copies else _NO_COPIES
+            values, scratch, per_thread = work(sizes, copied_ns, start, b_at)
+            return Member(family, before + values, None, scratch, per_thread)
 
         return of
 
-    def _few_rows(self, chosen: Path) -> Callable[[tuple[int, ...]], Member]:
-        """From `Sizes` to a call of few rows on a way, its copied operands dense."""
+    # -- the ways of a call: kernels, and from sizes to the integers that these get (see `Member`) -----------------
+
+    def _dense_operands(self, chosen: Path) -> tuple[list[Step], Callable[[tuple[int, ...]], tuple[Any, ...]]]:
+        """Copies of the operands whose rows are not dense, that of A at the beginning of scratch memory: the kernels,
+        and from `Sizes` to their integers, the nanoseconds that they take, where they end, and where that of B begins.
+        """
+        size, a_size, dense_a, dense_b = chosen.size, chosen.a_size, chosen.dense_a, chosen.dense_b
+        lanes, limit = cpu_target().lanes, parallel.limit
+        steps: list[Step] = []
+        if dense_a:
+            steps.append((self.entries["dense_a"], (_A, None, None, None, None, _COPIED, None)))
+        if dense_b:
+            steps.append((self.entries["dense_b"], (_B, None, None, None, None, _MOVED, None)))
+
+        def of(sizes: tuple[int, ...]) -> tuple[Any, ...]:
+            m, n, k, a_row, a_step, b_row, b_step = sizes
+            values: tuple[int, ...] = ()
+            a_bytes = b_bytes = work = 0
+            if dense_a:
+                ld, work = _padded_row(k, a_size), 2 * m * k
+                values = -(-m // lanes), limit(work), a_row * size, a_step * size, m, k, ld
+                a_bytes = _round_up(m * ld, _SCRATCH_ALIGN)
+            if dense_b:
+                ld = _padded_row(k, size)
+                values += -(-n // lanes), limit(2 * n * k), b_row * size, b_step * size, n, k, a_bytes, ld
+                b_bytes = _round_up(n * ld, _SCRATCH_ALIGN)
+                work += 2 * n * k
+            return values, float(work), a_bytes + b_bytes, (a_bytes,) if dense_b else ()
+
+        return steps, of
+
+    def _few_rows(self, chosen: Path, a: Address, b: Address) -> _Way:
         size, a_size, b_size = chosen.size, chosen.a_size, chosen.b_size
         dense_a, dense_b, dot = chosen.dense_a, chosen.dense_b, chosen.kind == "dot"
-        family = self._few
         alone, together = (_dot_rows(m, chosen) if dot else COLUMNS for m in (1, 2))
-        read, multiplied = b_size / _STREAM, 1 / RATE["f32"]
+        read, multiplied, limit = b_size / _STREAM, 1 / RATE["f32"], parallel.limit
 
-        def of(sizes: tuple[int, ...]) -> Member:
+        def of(sizes: tuple[int, ...], copied_ns: float, start: int, b_at: tuple[int, ...]) -> _Bound:
             m, n, k, a_row, _, b_row, _ = sizes
             lda = _padded_row(k, a_size) if dense_a else a_row * size
             ldb = panel_stride(b_size, k) if not dot else _padded_row(k, size) if dense_b else b_row * size
-            limit = parallel.limit(n * k * (read + m * multiplied))
+            threads = limit(n * k * (read + m * multiplied) + copied_ns)
             units = -(-n // (alone if m == 1 else together))
-            return Member(family, limit, units, (lda, ldb, n * size, m, n, k))
+            return (units, threads, lda, *b_at, ldb, n * size, m, n, k), start, 0
 
-        return of
+        return [(self.entries["main"], (a, None, b, None, _D, None, None, None, None))], of
 
-    @cached_property
-    def _few(self) -> Family:
-        """Calls of few rows without copies."""
-        a, b, d = (Address(place) for place in range(3))
-        return Family(self.entries["main"], (a, None, b, None, d, None, None, None, None), 3)
+    def _stream(self, chosen: Path, a: Address, b: Address) -> _Way:
+        size, dense_a, limit = chosen.size, chosen.dense_a, parallel.limit
+        entries = self.entries
+        steps: list[Step] = [
+            (entries["pack_a"], (a, None, None, None, _MOVED, None)),
+            (entries["main"], (_MOVED, None, b, None, _D, None, None, None, None)),
+        ]
 
-    def _stream(self, chosen: Path) -> Callable[[tuple[int, ...]], _Work]:
-        size, dense_a = chosen.size, chosen.dense_a
-        pack_a, main, team = self.entries["pack_a"].launch, self.entries["main"].launch, parallel.team
-
-        def of(sizes: tuple[int, ...]) -> _Work:
+        def of(sizes: tuple[int, ...], copied_ns: float, start: int, b_at: tuple[int, ...]) -> _Bound:
             m, n, k, a_row, _, b_row, _ = sizes
             lda = _padded_row(k, size) if dense_a else a_row * size
-            ldb, ldd = b_row * size, n * size
             panels, stride = 1 if m <= COLUMNS else _round_up(-(-m // COLUMNS), 2), panel_stride(2, k)
-            pack_limit = parallel.limit(m * k * 2 / _STREAM)
-            units, steps = -(-n // 32), k // STEP
+            packing = panels, limit(m * k * 2 / _STREAM), lda, m, k, start, stride
+            threads = limit(n * k * 2 / _STREAM + copied_ns)
+            values = -(-n // 32), threads, start, stride, *b_at, b_row * size, n * size, m, n, k // STEP
+            return packing + values, start + panels * stride, 0
 
-            def launch(threads: int, a: int, b: int, d: int, scratch: int) -> None:
-                pack_a(team(pack_limit), panels, a, lda, m, k, scratch, stride)
-                main(threads, units, scratch, stride, b, ldb, d, ldd, m, n, steps)
+        return steps, of
 
-            return launch, parallel.limit(n * k * 2 / _STREAM), panels * stride, 0
-
-        return of
-
-    def _blocks(self, chosen: Path) -> Callable[[tuple[int, ...]], _Work]:
+    def _blocks(self, chosen: Path, a: Address, b: Address) -> _Way:
         size, mr, nr = chosen.size, self._mr, self._nr
-        most_rows, columns, most_k, fetch = self._mc, self._nc, self._kc, self._fetch
+        most_rows, columns, most_k = self._mc, self._nc, self._kc
+        packs_a, packs_b, a_columns, b_columns = chosen.pack_a, chosen.pack_b, chosen.a_columns, chosen.b_columns
+        dense_a, dense_b, packed_size = chosen.dense_a, chosen.dense_b, chosen.b_size if chosen.packed else 0
         per_k, a_rows = ELEMENT_BYTES[chosen.form] * COLUMNS, 16 if chosen.form in ON_AMX else mr
         a_pitch_of_k = ELEMENT_BYTES[chosen.a_form]
         a_step_of_pack = a_pitch_of_k * a_rows
         read_ns, product_ns = size / _STREAM, 1 / chosen.rate
         packs_chunks = chosen.source != "panels"
-        a_columns, b_columns, dense_a, dense_b = chosen.a_columns, chosen.b_columns, chosen.dense_a, chosen.dense_b
-        packed_size = chosen.b_size if chosen.packed else 0
-        entries, team = self.entries, parallel.team
-        main = entries["main"].launch
-        pack_a = entries["pack_a"].launch if chosen.pack_a else None
-        pack_b = entries["pack_b"].launch if chosen.pack_b else None
+        limit, team = parallel.limit, parallel.team
 
-        def of(sizes: tuple[int, ...]) -> _Work:
+        def packing(name: str, source: Address, by_columns: bool) -> Step:
+            extents = [None] * (4 if by_columns else 2)
+            return self.entries[name], (source, None, *extents, _MOVED, None)
+
+        steps = [packing("pack_a", a, a_columns)] if packs_a else []
+        steps += [packing("pack_b", b, b_columns)] if packs_b else []
+        left, right = _MOVED if packs_a else a, _MOVED if packs_b else b
+        steps.append(
+            (self.entries["main"], (left, *[None] * 3, right, None, _D, *[None] * 7, _MOVED, None, self._fetch))
+        )
+
+        def of(sizes: tuple[int, ...], copied_ns: float, start: int, b_at: tuple[int, ...]) -> _Bound:
             m, n, k, row_of_a, step_of_a, row_of_b, step_of_b = sizes
             padded_k = -(-k // STEP) * STEP
-            limit = parallel.limit(m * n * k * product_ns)
+            threads = limit(m * n * k * product_ns + copied_ns)
             chunks = round(k / most_k)
             kc = padded_k if chunks < 2 else _round_up(-(-k // chunks), STEP)
             row_blocks = -(-m // most_rows)
             mc = _round_up(-(-m // row_blocks), mr)
-            nc = _columns_of_a_block(n, nr, columns, row_blocks, team(limit) or 1)
-            units = row_blocks * -(-n // nc)
+            nc = _columns_of_a_block(n, nr, columns, row_blocks, team(threads) or 1)
             tile = mr * nr * 4
             sums = tile if k <= kc else tile * (mc // mr) * (nc // nr)
             per_thread = _round_up(sums + nc * kc * per_k // COLUMNS if packs_chunks else sums, 4096)
 
-            lda, ldd, scratch_bytes = _padded_row(k, size) if dense_a else row_of_a * size, n * size, 0
-            a_pitch, a_step, a_line = lda, size, lda
-            if pack_a is not None:
-                a_units, a_stride = -(-m // mr) * mr // a_rows, padded_k * a_step_of_pack
-                a_extents: tuple[int, ...] = m, k
-                a_packed_units = a_units
+            values: tuple[int, ...] = ()
+            lda = _padded_row(k, size) if dense_a else row_of_a * size
+            a_facts: tuple[int, ...] = lda, size, lda
+            if packs_a:
+                units, stride = -(-m // mr) * mr // a_rows, padded_k * a_step_of_pack
+                pack_threads = limit(m * k * read_ns)
                 if a_columns:  # by steps of k and pairs of panels
-                    lda = step_of_a * size
-                    a_packed_units, a_extents = a_units // 2 * (padded_k // STEP), (m, k, a_units, 1)
-                a_pitch, a_step, a_line = padded_k * a_pitch_of_k, a_step_of_pack, 64
-                scratch_bytes = _round_up(a_units * a_stride, _SCRATCH_ALIGN)
-                pack_limit = parallel.limit(m * k * read_ns)
+                    extents = step_of_a * size, m, k, units, 1
+                    values = units // 2 * (padded_k // STEP), pack_threads, *extents, start, stride
+                else:
+                    values = units, pack_threads, lda, m, k, start, stride
+                a_facts = start, padded_k * a_pitch_of_k, a_step_of_pack, 64
+                start += _round_up(units * stride, _SCRATCH_ALIGN)
             ldb = panel_stride(packed_size, k) if packed_size else _padded_row(k, size) if dense_b else row_of_b * size
-            if pack_b is not None:
-                b_at, b_units, b_stride = scratch_bytes, packed_panels(n), per_k * padded_k
-                b_extents: tuple[int, ...] = n, k
-                b_packed_units, rows_ldb, ldb = b_units, ldb, b_stride
+            if packs_b:
+                units, stride = packed_panels(n), per_k * padded_k
                 if b_columns:
-                    rows_ldb = step_of_b * size
-                    b_packed_units, b_extents = b_units // 2 * (padded_k // STEP), (n, k, b_units, 0)
-                scratch_bytes += b_units * b_stride
+                    extents = step_of_b * size, n, k, units, 0
+                    values += units // 2 * (padded_k // STEP), threads, *b_at, *extents, start, stride
+                else:
+                    values += units, threads, *b_at, ldb, n, k, start, stride
+                b_at, ldb = (start,), stride
+                start += units * stride
+            values += (
+                row_blocks * -(-n // nc), threads, *a_facts, *b_at, ldb, n * size, m, n, k, mc, nc, kc,
+                start, per_thread,
+            )  # fmt: skip
+            return values, start, per_thread
 
-            def launch(threads: int, a: int, b: int, d: int, scratch: int) -> None:
-                if pack_a is not None:
-                    pack_a(team(pack_limit), a_packed_units, a, lda, *a_extents, scratch, a_stride)
-                    a = scratch
-                if pack_b is not None:
-                    pack_b(threads, b_packed_units, b, rows_ldb, *b_extents, scratch + b_at, b_stride)
-                    b = scratch + b_at
-                main(
-                    threads, units, a, a_pitch, a_step, a_line, b, ldb, d, ldd, m, n, k, mc, nc, kc,
-                    scratch + scratch_bytes, per_thread, fetch,
-                )  # fmt: skip
-
-            return launch, limit, scratch_bytes, per_thread
-
-        return of
-
-    def _with_dense_operands(self, chosen: Path) -> Callable[[tuple[int, ...], _Work], Callable[..., None]]:
-        """From `Sizes` and work on dense rows to a call that first copies the operands whose rows are not dense."""
-        size, a_size, dense_a, dense_b = chosen.size, chosen.a_size, chosen.dense_a, chosen.dense_b
-        lanes, team = cpu_target().lanes, parallel.team
-        copy_a: Any
-        copy_b: Any
-        copy_a, copy_b = (
-            self.entries[name].launch if name in self.entries else None for name in ("dense_a", "dense_b")
-        )
-
-        def stage(rows: int, k: int, row_step: int, k_step: int) -> tuple[Any, ...]:
-            return parallel.limit(2 * rows * k), -(-rows // lanes), row_step * size, k_step * size, rows
-
-        def of(sizes: tuple[int, ...], work: _Work) -> Callable[..., None]:
-            m, n, k, a_row, a_step, b_row, b_step = sizes
-            launch, limit, scratch_bytes, per_thread = work
-            a_ld, b_ld = _padded_row(k, a_size), _padded_row(k, size)
-            a_stage = stage(m, k, a_row, a_step) if dense_a else None
-            b_stage = stage(n, k, b_row, b_step) if dense_b else None
-            a_bytes = _round_up(m * a_ld, _SCRATCH_ALIGN) if dense_a else 0
-            copied = a_bytes + (_round_up(n * b_ld, _SCRATCH_ALIGN) if dense_b else 0)
-
-            def run(a: Any, b: Any, d: Any) -> None:
-                threads = team(limit)
-                scratch = take(copied + scratch_bytes + (threads or 1) * per_thread)
-                base = scratch.data_ptr()
-                left, right = a.data_ptr(), b.data_ptr()
-                if a_stage is not None:
-                    copy_limit, units, row_step, k_step, rows = a_stage
-                    copy_a(team(copy_limit), units, left, row_step, k_step, rows, k, base, a_ld)
-                    left = base
-                if b_stage is not None:
-                    copy_limit, units, row_step, k_step, rows = b_stage
-                    copy_b(team(copy_limit), units, right, row_step, k_step, rows, k, base + a_bytes, b_ld)
-                    right = base + a_bytes
-                launch(threads, left, right, d.data_ptr(), base + copied)
-                give(scratch)
-
-            return run
-
-        return of
+        return steps, of
 
 
-def _run(work: _Work) -> Callable[..., None]:
-    """A call that is nothing but `work`."""
-    launch, limit, scratch_bytes, per_thread = work
-    team = parallel.team
-
-    def run(a: Any, b: Any, d: Any) -> None:
-        threads = team(limit)
-        scratch = take(scratch_bytes + (threads or 1) * per_thread)
-        launch(threads, a.data_ptr(), b.data_ptr(), d.data_ptr(), scratch.data_ptr())
-        give(scratch)
-
-    return run
+#: The operands and the result, a copy of A at the beginning of scratch memory, and what is further on in it.
+_A, _B, _D = (Address(place) for place in range(3))
+_COPIED, _MOVED = Address(SCRATCH), Address(SCRATCH, None)
+_NO_COPIES: tuple[Any, ...] = (), 0.0, 0, ()
+#: The integers that the kernels of a call get, bytes of scratch memory, and further ones for each thread; what gives
+#: them from `Sizes`, the nanoseconds of copies before, where these end, and where that of B begins if there is one.
+_Bound = tuple[tuple[int, ...], int, int]
+_Way = tuple[list[Step], Callable[[tuple[int, ...], float, int, tuple[int, ...]], _Bound]]
 
 
 def _zero(a: Any, b: Any, d: Any) -> None:
     """The sum of no products."""
     d.zero_()
-
-
-def _is_launched_once(chosen: Path) -> bool:
-    """Whether calls on a way are one launch, of few rows without copies."""
-    return chosen.kind in ("dot", "panels") and not (chosen.dense_a or chosen.dense_b)
-
-
-#: What is left of a call on dense operands: ``launch(threads, a, b, d, scratch)`` with addresses, the limit of its
-#: threads (see `parallel.limit`), bytes of scratch memory, and further ones for each thread.
-_Work = tuple[Callable[[int, int, int, int, int], None], int, int, int]
 
 
 def _round_up(value: int, step: int) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from tileops.autotune.space import TileSpace
 from tileops.jit import direct, parallel
-from tileops.jit.cpu.direct import Address, Family, Member, address_of
+from tileops.jit.cpu.direct import SCRATCH, Address, Family, Member, address_of
 from tileops.jit.program import Program
 from tileops.kernels.base import Config, Kernel
 from tileops.kernels.norm.call_spec import RMSNormCall, RMSNormFwdInterface, row_length
@@ -24,8 +24,6 @@ _NS_PER_KIB = 20.0
 #: The geometry of rows that lie one after the other.
 _one_axis = struct.Struct("@3q").pack
 _TENSORS = (Address(0), Address(1), Address(2))
-_WEIGHTED = direct.launch_form((0, 0.0, 0, *_TENSORS), 3)
-_UNWEIGHTED = direct.launch_form((0, 0.0, 0, _TENSORS[0], 0, _TENSORS[2]), 3)
 _TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -72,11 +70,12 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
         size = row_length(call)
         rows = total // size
         limit = parallel.limit(total * itemsize * (_NS_PER_KIB / 1024))
-        entry, team, eps = self.entries["main"], parallel.team, float(call.eps)
+        entry, eps = self.entries["main"], float(call.eps)
         # Without a weight the kernel multiplies by ones, which is exact and saves a second set of kernels.
         ones = None
         if call.weight is None:
             ones = torch.ones(size, dtype=_TORCH_DTYPES[x.dtype], device="cpu")
+        factors: direct.Argument = _TENSORS[1] if ones is None else ones.data_ptr()
 
         if _is_dense(call):
             if x.is_contiguous:
@@ -85,41 +84,27 @@ class RMSNormCpuKernel(Kernel, RMSNormFwdInterface):
             else:
                 geometry = geometry_of([split(x, call.normalized_ndim)[0]], itemsize)
                 where = ctypes.addressof(geometry)
-            if ones is None:
-                return _WEIGHTED(entry, limit, rows, (size, eps, where, *_TENSORS), geometry)
-            arguments = (size, eps, where, _TENSORS[0], ones.data_ptr(), _TENSORS[2])
-            return _UNWEIGHTED(entry, limit, rows, arguments, (geometry, ones))
+            dense = (size, eps, where, _TENSORS[0], factors, _TENSORS[2])
+            return direct.launcher(entry, limit, rows, dense, 3, (geometry, ones))
 
         outer, inner = split(x, call.normalized_ndim)
         weight_axes = ((size,), (1,)) if call.weight is None else axes_of(call.weight.shape, call.weight.strides)
         geometry = geometry_of([outer, inner, weight_axes], itemsize)
-        launch = entry.launch
-        where = ctypes.addressof(geometry)
-
-        def gathered(x: Any, weight: Any, output: Any, _keep: Any = geometry) -> None:
-            factors: Any = ones if weight is None else weight
-            threads = team(limit) if limit else 0
-            scratch = torch.empty(2 * size * max(threads, 1), dtype=torch.float32, device="cpu")
-            launch(
-                threads,
-                rows, size, eps, where, x.data_ptr(), factors.data_ptr(), output.data_ptr(),
-                scratch.data_ptr(),
-            )  # fmt: skip
-
-        return gathered
+        arguments = (size, eps, ctypes.addressof(geometry), _TENSORS[0], factors, _TENSORS[2], Address(SCRATCH))
+        return direct.launcher(entry, limit, rows, arguments, 3, (geometry, ones), 2 * size * 4)
 
     def resized(self, call: RMSNormCall) -> Callable[..., Member | None] | None:
         if call.weight is None or not _is_dense(call):
             return None
         size, itemsize = call.weight.numel, call.x.itemsize
         row, cost = size * itemsize, itemsize * (_NS_PER_KIB / 1024)
-        family = Family(self.entries["main"], (size, float(call.eps), None, *_TENSORS), 3)
+        family = Family([(self.entries["main"], (size, float(call.eps), None, *_TENSORS))], 3)
 
         def at(x: tuple[int, ...], *others: tuple[int, ...]) -> Member:
             total = math.prod(x)
             rows = total // size
             geometry = _one_axis(1, rows, row)
-            return Member(family, parallel.limit(total * cost), rows, (address_of(geometry),), geometry)
+            return Member(family, (rows, parallel.limit(total * cost), address_of(geometry)), geometry)
 
         return at
 

@@ -181,7 +181,7 @@ class RoPECpuKernel(_SequenceCpuKernel, RoPEFwdInterface):
             return None
         size, width, flat = call.x.itemsize, call.x.shape[-1], call.input_layout == "1d"
         table = rotary_table(width, float(call.base), call.scaling)
-        family = Family(self.entries["main"], (None, None, 0, Address(0), Address(1), 0, 0), 2)
+        family = Family([(self.entries["main"], (None, None, 0, Address(0), Address(1), 0, 0))], 2)
         cost = _NS_PER_KIB / 1024
 
         def at(x: tuple[int, ...], output: tuple[int, ...]) -> Member | None:
@@ -192,8 +192,8 @@ class RoPECpuKernel(_SequenceCpuKernel, RoPEFwdInterface):
                 return None
             geometry = _geometry_of(length, heads, width, width, length * token, token, width * size, size, 0, 0)
             rows = table.at_least(length)
-            values = (address_of(geometry), rows.address)
-            return Member(family, parallel.limit(nbytes * cost), batch * length, values, (geometry, rows))
+            values = (batch * length, parallel.limit(nbytes * cost), address_of(geometry), rows.address)
+            return Member(family, values, (geometry, rows))
 
         return at
 
