@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ptx.harness import ARCHS, DEVICE, DTYPES, NUMPY, Device, assert_close, facts_of, parsed, random
+from tests.ptx.harness import (
+    ARCHS,
+    DEVICE,
+    DTYPES,
+    DTYPES_AND_ARCHS,
+    NUMPY,
+    Device,
+    assert_close,
+    facts_of,
+    parsed,
+    random,
+)
 from tileops.kernels.rope.call_spec import LongRoPECall, RoPECall, RoPEPositionIdsCall
 from tileops.kernels.rope.rope_cuda import LongRoPECudaKernel, RoPECudaKernel, RoPEPositionIdsCudaKernel
 from tileops.kernels.rope.scaling import llama31, long_rope, yarn
@@ -208,8 +219,7 @@ def test_empty_calls_launch_nothing():
         assert not device.machines
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@DTYPES_AND_ARCHS
 @pytest.mark.parametrize("layout", ["neox", "interleaved"])
 def test_contiguous_calls_use_128_bit_accesses_and_nothing_spills(layout, dtype, arch):
     program, _ = run(random((2, 3, 2, 64), dtype), dtype, arch, layout=layout)
@@ -300,8 +310,7 @@ def test_scaled_frequencies_at_every_storage_offset(dtype):
         run_scaled(x, dtype, "sm_80", "long_rope", factors=factors, storage_offset=offset)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@DTYPES_AND_ARCHS
 @pytest.mark.parametrize("layout", ["neox", "interleaved"])
 def test_scaled_kernels_use_128_bit_accesses_and_nothing_spills(layout, dtype, arch):
     program = run_scaled(random((1, 3, 2, 64), dtype), dtype, arch, "yarn", layout=layout)
