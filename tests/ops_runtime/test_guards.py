@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 import torch
 
 from tests.ops_runtime.toys import fresh_kernel, make_op
+from tileops.jit.cpu import _torch_tensors
 from tileops.ops import _torch_guards as guards_module
 from tileops.ops.base import Op
 
@@ -78,6 +83,31 @@ def test_a_name_that_changed_its_meaning_is_found_out(name: str) -> None:
     names = {key: guards_module._lookup(path) for key, path in guards_module._NAMES.items()}
     assert guards_module._self_check(names) is None
     assert guards_module._self_check({**names, name: LYING[name]}) is not None
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+SETTINGS = {
+    "device": partial(torch.device, "meta"),
+    "dtype": partial(default_dtype, torch.float64),
+    "autocast": partial(torch.autocast, "cpu"),
+    "inference": torch.inference_mode,
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_program_may_import_under_any_setting(setting: str) -> None:
+    with SETTINGS[setting]():
+        assert guards_module.guards().reason is None
+        assert _torch_tensors._load()[1] == ""
 
 
 @pytest.mark.parametrize("version", ["2.12.1", "2.15.0a0+git", "3.0.0"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 
 _log = logging.getLogger("tileops.ops")
+
+#: Whatever the defaults of the program are that imports this.
+_zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def _self_check(names: dict[str, Any]) -> str | None:
         seen.append(names["transform"]())
         return value
 
-    torch.func.vmap(probe)(torch.zeros(1))
+    torch.func.vmap(probe)(_zeros(1))
     if not seen or seen[0] is None:
         return "transform does not see vmap"
 
@@ -118,25 +122,25 @@ def tensor_check(tensors: Sequence[torch.Tensor], sizes: bool = True) -> Callabl
 
 def _check_tensor_check(passive: type) -> str | None:
     """What `tensor_check` does not see, or None."""
-    sized = {"sizes": torch.zeros(2, 4), "strides": torch.zeros(3, 2).t()}
-    return _check_check(passive, True, sized) or _check_check(passive, False, {"ranks": torch.zeros(2, 3, 1)})
+    sized = {"sizes": _zeros(2, 4), "strides": _zeros(3, 2).t()}
+    return _check_check(passive, True, sized) or _check_check(passive, False, {"ranks": _zeros(2, 3, 1)})
 
 
 def _check_check(passive: type, sizes: bool, sized: dict[str, torch.Tensor]) -> str | None:
-    tensor = torch.zeros(2, 3)
+    tensor = _zeros(2, 3)
     check = tensor_check([tensor], sizes)
     others = {
         **sized,
         "dtypes": tensor.double(),
-        "devices": torch.empty(2, 3, device="meta"),
+        "devices": _zeros(2, 3, device="meta"),
         "subclasses": torch.nn.Parameter(tensor, requires_grad=False),
-        "gradients": torch.zeros(2, 3, requires_grad=True),
+        "gradients": _zeros(2, 3, requires_grad=True),
         "neg bits": torch._neg_view(tensor),
-        "conj bits": torch.zeros(2, 3, dtype=torch.complex64).conj(),
-        "sparse tensors": torch.zeros(2, 3).to_sparse(),
+        "conj bits": _zeros(2, 3, dtype=torch.complex64).conj(),
+        "sparse tensors": _zeros(2, 3).to_sparse(),
         "None": None,
     }
-    if check(torch.ones(2, 3) if sizes else torch.zeros(5, 4).t()) is not True:
+    if check(_zeros(2, 3) if sizes else _zeros(5, 4).t()) is not True:
         return "TensorGuards refuses an equal tensor"
     for what, other in others.items():
         if check(other) is not False:
@@ -151,7 +155,7 @@ def _check_check(passive: type, sizes: bool, sized: dict[str, torch.Tensor]) -> 
         probe(tensor)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         probe(tensor)
-    torch.func.vmap(probe)(torch.zeros(1))
+    torch.func.vmap(probe)(_zeros(1))
     return "TensorGuards does not see modes" if any(seen) else None
 
 
@@ -184,7 +188,8 @@ def _load() -> Guards:
     except AttributeError as error:
         return Guards("False", reason=f"torch {torch.__version__}: {error}")
     try:
-        wrong = _self_check(names)
+        with torch.autocast("cpu", enabled=False):  # the program may import this under its own
+            wrong = _self_check(names)
     except Exception as error:  # whatever a changed private function raises
         wrong = f"{type(error).__name__}: {error}"
     if wrong is not None:

@@ -148,7 +148,7 @@ def _self_check(calls: dict[str, Any], numbers: dict[Any, int]) -> str | None:
     threads = ctypes.c_uint32()
     if calls["get_num_threads"](ctypes.byref(threads)) != 0 or threads.value != torch.get_num_threads():
         return f"{_NAMES['get_num_threads'][1]} gives another number"
-    base = torch.arange(6.0)
+    base = torch.arange(6.0, device="cpu")
     for tensor in (base, base[2:], torch.nn.Parameter(base, requires_grad=False)):
         address = ctypes.c_void_p()
         status = calls["data_ptr"](ctypes.c_void_p(id(tensor) + HANDLE_OFFSET), ctypes.byref(address))
