@@ -128,6 +128,7 @@ def test_what_is_not_finite_stays_in_its_row(dtype: torch.dtype) -> None:
 def test_a_pack_that_moves_into_huge_pages_stays_what_it_is() -> None:
     a, b = cpu_operands(1, 2000, 1024, torch.float32)
     packed = pack(b, huge_pages="later")
+    assert packed.__reduce__()[1][2] == "later", "a copy starts as soon"
     before = packed.buffer.clone()
     packed.use_huge_pages()
     assert packed.is_current

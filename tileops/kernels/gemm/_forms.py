@@ -11,8 +11,8 @@ holds the step's entry of each of the 16 columns as a 4-byte word. A *form* says
 
 The first two are also how `tileops.gemm.pack` stores weights (f32 for float32, pairs for the half precisions), always
 with K padded to 32 and N to 64 by zeros; float32 weights all of whose values are bfloat16 as pairs of these. Left
-operands (A) become row blocks: for the vector units MR words per step of
-k, for AMX tiles of 16 rows of 32 elements (and 1 to 3 parts).
+operands (A) become row blocks: for the vector units MR words per step of k, for AMX tiles of 16 rows of 32 elements
+(and 1 to 3 parts).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 
 from tileops.jit import lang
 from tileops.jit.lang import pairs
+from tileops.kernels.gemm.paths import COLUMNS, ELEMENT_BYTES, STEP
 
-COLUMNS = 16
 LINE = 64
+#: Bytes of an AMX tile: 16 rows of `STEP` bfloat16.
 TILE = 1024
-#: Elements of k to which panels are padded: one AMX tile, one or two cache lines of a row.
-STEP = 32
 #: Panels that are packed side by side where columns are neighbours in memory: a line of half precisions.
 PANELS_AT_ONCE = 2
 
@@ -41,7 +40,7 @@ def raw_form(dtype: str) -> str:
 
 def bytes_per_k(form: str) -> int:
     """Bytes of a panel per element of k."""
-    return {"f32": LINE, "pairs": LINE // 2}.get(form) or PARTS[form] * LINE // 2
+    return ELEMENT_BYTES[form] * COLUMNS
 
 
 def store_parts(t: Any, low: Any, high: Any, parts: int, dst: Any) -> None:

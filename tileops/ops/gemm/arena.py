@@ -92,7 +92,7 @@ def allocate(nbytes: int, huge: bool = True) -> torch.Tensor:
         MemoryError: the system has no more memory.
     """
     if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     with _lock:
         region = _current.get(huge)
         found = None if region is None else region.take(nbytes)

@@ -11,11 +11,14 @@ import torch
 from tileops import jit
 from tileops.errors import CheckError
 from tileops.jit import Program, parallel
+from tileops.kernels.base import DTYPES
 from tileops.kernels.gemm import gemm_cpu, paths
 from tileops.ops.dtypes import name_of
 from tileops.ops.gemm import arena
 
-_SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+_SHORT = {name: DTYPES[name][1] for name in paths.DTYPES}
+#: Bytes of a weight that one thread packs in a nanosecond; decides when two threads pay.
+_BYTES_PER_NS = 5.0
 
 
 class Packing(NamedTuple):
@@ -46,6 +49,7 @@ class PackedWeight:
     Attributes:
         trans_b: whether the weight is ``[N, K]`` (True) or ``[K, N]``.
         shape: shape of the weight.
+        dtype: dtype of the weight.
     """
 
     def __init__(self, weight: torch.Tensor, trans_b: bool, huge_pages: Literal["now", "later"] = "now") -> None:
@@ -127,7 +131,7 @@ class PackedWeight:
                 f"{self!r} cannot be copied or pickled: the packed tensor no longer exists; drop the pack, and pack "
                 "the weight that took its place"
             )
-        return _pack_again, (weight, self.trans_b)
+        return _pack_again, (weight, self.trans_b, self._huge_pages)
 
     def __repr__(self) -> str:
         state = "current" if self.is_current else "stale"
@@ -199,9 +203,9 @@ def programs(dtype: str) -> tuple[Program, ...]:
     return *found, gemm_cpu.dense_program(short, short)
 
 
-def _pack_again(weight: torch.Tensor, trans_b: bool) -> PackedWeight:
+def _pack_again(weight: torch.Tensor, trans_b: bool, huge_pages: Literal["now", "later"] = "now") -> PackedWeight:
     """What a copied or unpickled pack is made by."""
-    return pack(weight, trans_b=trans_b)
+    return pack(weight, trans_b=trans_b, huge_pages=huge_pages)
 
 
 # So that ``torch.load`` takes checkpoints with packs; the function can do no more than pack a tensor.
@@ -254,7 +258,7 @@ def _pack(weight: torch.Tensor, trans_b: bool, into: Packing | None, huge: bool)
     layout = paths.packed_layouts(dtype)[0]
     if n == 0 or k == 0:
         return Packing(layout, arena.allocate(0))
-    limit = parallel.limit(n * k * size / 5.0)
+    limit = parallel.limit(n * k * size / _BYTES_PER_NS)
     source, row_bytes, copy = weight.data_ptr(), n_step * size, None
     if k > 1 and k_step != 1:
         copy = torch.empty((n, k), dtype=weight.dtype, device="cpu")
@@ -275,7 +279,7 @@ def _pack(weight: torch.Tensor, trans_b: bool, into: Packing | None, huge: bool)
     return into
 
 
-def _is_bf16(limit: Any, source: int, row_bytes: int, n: int, k: int) -> bool:
+def _is_bf16(limit: int, source: int, row_bytes: int, n: int, k: int) -> bool:
     """Whether every element of a float32 matrix with dense rows is a finite bfloat16."""
     beyond = torch.zeros(1, dtype=torch.int64, device="cpu")
     entry = jit.get_entry(gemm_cpu.narrowing_program())
