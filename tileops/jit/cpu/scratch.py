@@ -10,8 +10,10 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 #: Larger blocks are returned to the allocator at once.
 KEEP_BYTES = 32 << 20
@@ -32,7 +34,7 @@ def take(nbytes: int) -> torch.Tensor:
     """
     block, _kept.block = _kept.block, None
     if block is None or block.numel() < nbytes:
-        block = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        block = _new(nbytes)
     return block
 
 
@@ -40,6 +42,12 @@ def give(block: torch.Tensor) -> None:
     """Keeps a block for the next `take` of this thread."""
     if block.numel() <= KEEP_BYTES:
         _kept.block = block
+
+
+def _new(nbytes: int) -> torch.Tensor:
+    import torch  # not with the module: records and keys of programs are read without it
+
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
 
 class _Shared:
@@ -60,7 +68,7 @@ class _Shared:
         if not self.facts[1] < nbytes <= KEEP_BYTES or not self._lock.acquire(blocking=False):
             return
         try:
-            block = torch.empty(1 << (nbytes - 1).bit_length(), dtype=torch.uint8, device="cpu")
+            block = _new(1 << (nbytes - 1).bit_length())
             self._blocks.append(block)
             # Both at once: no other thread runs in the middle of a slice.
             self.facts[:2] = [block.data_ptr(), block.numel()]
