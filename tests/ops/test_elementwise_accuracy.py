@@ -250,3 +250,13 @@ def test_alibi_of_rows_of_any_size(dtype: torch.dtype) -> None:
         places = torch.arange(float(size))
         wanted = (-slopes[:, None, None] * (places[:, None] - places).abs()).to(dtype)
         assert torch.equal(bits(op()), bits(wanted))
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes"),
+    [("AlibiFwdOp", {"seq_len": 1, "num_heads": 2**50}), ("SinusoidalFwdOp", {"seq_len": 1, "d_model": 2**50})],
+)
+def test_positions_that_fit_no_memory_are_an_error(op: str, sizes: dict[str, int]) -> None:
+    """Not the end of the process: what is a number for each head or pair does not grow object by object."""
+    with pytest.raises((MemoryError, RuntimeError), match="allocate"):
+        make(op, **sizes)()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import numpy as np
 
 from tileops.jit import direct, parallel
 from tileops.jit.cpu.direct import Address
@@ -11,12 +11,13 @@ from tileops.kernels.base import Config, Kernel, Launch
 from tileops.kernels.elementwise.call_spec import AlibiCall, AlibiFwdInterface
 
 
-def slopes(num_heads: int, regular: int) -> list[float]:
+def slopes(num_heads: int, regular: int) -> np.ndarray:
     """The slope of each head (Press et al., "Train Short, Test Long", ICLR 2022): a geometric sequence for a power of
     two; other numbers continue with every other slope of the next power.
     """
-    first = [2.0 ** (-8.0 * (head + 1) / regular) for head in range(regular)]
-    return first + [2.0 ** (-4.0 * (2 * head + 1) / regular) for head in range(num_heads - regular)]
+    first = np.arange(1, regular + 1) * (-8.0 / regular)
+    others = np.arange(1, 2 * (num_heads - regular), 2) * (-4.0 / regular)
+    return np.exp2(np.concatenate([first, others])).astype(np.float32)
 
 
 class AlibiCpuKernel(Kernel, AlibiFwdInterface):
@@ -31,7 +32,7 @@ class AlibiCpuKernel(Kernel, AlibiFwdInterface):
 
     def bind(self, call: AlibiCall) -> Launch:
         heads, size, _ = call.output.shape
-        table = (ctypes.c_float * heads)(*slopes(heads, call.regular_heads))
-        arguments = (ctypes.addressof(table), Address(0), size)
+        table = slopes(heads, call.regular_heads)
+        arguments = (table.ctypes.data, Address(0), size)
         limit = parallel.limit(call.output.numel * 0.15)
         return direct.launcher(self.entries["main"], limit, heads * size, arguments, 1, table)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
+
+import numpy as np
 
 from tileops.jit import direct, parallel
 from tileops.jit.cpu.direct import Address
@@ -25,8 +26,7 @@ class SinusoidalCpuKernel(Kernel, SinusoidalFwdInterface):
     def bind(self, call: SinusoidalCall) -> Launch:
         positions, width = call.output.shape
         pairs = width // 2
-        rates = (SINUSOIDAL_BASE ** (-2.0 * pair / width) * 2.0 / math.pi for pair in range(pairs))
-        table = (ctypes.c_double * pairs)(*rates)
-        arguments = (ctypes.addressof(table), Address(0), pairs)
+        table = SINUSOIDAL_BASE ** (np.arange(pairs) * -2.0 / width) * (2.0 / math.pi)
+        arguments = (table.ctypes.data, Address(0), pairs)
         limit = parallel.limit(call.output.numel * 0.6)
         return direct.launcher(self.entries["main"], limit, positions, arguments, 1, table)
