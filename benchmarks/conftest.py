@@ -16,6 +16,7 @@ import torch
 
 from tileops.bench import report
 from tileops.bench.runner import DEFAULT_BUDGET_S, Result
+from tileops.testing.options import add_options
 from tileops.workloads import device
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # modules import each other as benchmarks.<name>
@@ -24,14 +25,14 @@ _results = pytest.StashKey[list[Result]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
     group = parser.getgroup("tileops")
-    group.addoption("--tileops-device", default=None, help="device of the benchmarks (default: cuda if there is one)")
-    group.addoption("--tileops-target", default=None, help="target of the operators (default: builtin)")
     group.addoption("--tileops-budget", type=float, default=DEFAULT_BUDGET_S, help="seconds for one case")
     group.addoption("--tileops-json", default=None, help="file for the results")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("python_files", "bench_*.py")
     device.set_run_device(config.getoption("--tileops-device"))
     config.stash[_results] = []
 

@@ -7,6 +7,9 @@ package has the same ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 from tileops.bench import Case, cases
 
@@ -27,3 +30,8 @@ class Registration:
     def cases(self) -> list[Case]:
         """Every case of the operator."""
         return cases(self.op)
+
+
+def rows(*operators: Registration) -> list[Any]:
+    """Every ``(operator, case)`` of these, as parameters of a benchmark."""
+    return [pytest.param(operator, case, id=str(case)) for operator in operators for case in operator.cases]

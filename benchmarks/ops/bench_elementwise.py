@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks._cases import Registration
+from benchmarks._cases import Registration, rows
 from benchmarks._cases.elementwise import OPERATORS
 from benchmarks.conftest import Options
 from tileops import bench
 
-CASES = [(registered, case) for registered in OPERATORS for case in registered.cases]
 
-
-@pytest.mark.parametrize(
-    ("registered", "case"), CASES, ids=lambda value: str(value) if isinstance(value, bench.Case) else ""
-)
-def test_elementwise(registered: Registration, case: bench.Case, options: Options) -> None:
-    runner = bench.Runner(registered.op, case, **options.runner)
-    implementations, groups, _ = bench.select(runner, registered.baselines)
+@pytest.mark.parametrize(("operator", "case"), rows(*OPERATORS))
+def test_elementwise(operator: Registration, case: bench.Case, options: Options) -> None:
+    runner = bench.Runner(operator.op, case, **options.runner)
+    implementations, groups, _ = bench.select(runner, operator.baselines)
     options.record(runner.compare(implementations, groups=groups))

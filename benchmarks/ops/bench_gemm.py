@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks._cases import Registration, rows
 from benchmarks._cases.gemm import GEMM
 from benchmarks.conftest import Options
 from tileops import bench
 
 
-@pytest.mark.parametrize("case", bench.cases(GEMM.op), ids=str)
-def test_gemm(case: bench.Case, options: Options) -> None:
-    runner = bench.Runner(GEMM.op, case, **options.runner)
-    implementations, groups, _ = bench.select(runner, GEMM.baselines)
+@pytest.mark.parametrize(("operator", "case"), rows(GEMM))
+def test_gemm(operator: Registration, case: bench.Case, options: Options) -> None:
+    runner = bench.Runner(operator.op, case, **options.runner)
+    implementations, groups, _ = bench.select(runner, operator.baselines)
     options.record(runner.compare(implementations, groups=groups))

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks._cases import Registration, rows
 from benchmarks._cases.norm import RMS_NORM, RMS_NORM_BWD
 from benchmarks.conftest import Options
 from tileops import bench
 
 
-@pytest.mark.parametrize("case", bench.cases(RMS_NORM.op), ids=str)
-def test_rms_norm(case: bench.Case, options: Options) -> None:
-    runner = bench.Runner(RMS_NORM.op, case, **options.runner)
-    implementations, groups, _ = bench.select(runner, RMS_NORM.baselines)
-    options.record(runner.compare(implementations, groups=groups))
-
-
-@pytest.mark.parametrize("case", bench.cases(RMS_NORM_BWD.op), ids=str)
-def test_rms_norm_bwd(case: bench.Case, options: Options) -> None:
-    runner = bench.Runner(RMS_NORM_BWD.op, case, **options.runner)
-    implementations, groups, _ = bench.select(runner, RMS_NORM_BWD.baselines)
+@pytest.mark.parametrize(("operator", "case"), rows(RMS_NORM, RMS_NORM_BWD))
+def test_norm(operator: Registration, case: bench.Case, options: Options) -> None:
+    runner = bench.Runner(operator.op, case, **options.runner)
+    implementations, groups, _ = bench.select(runner, operator.baselines)
     options.record(runner.compare(implementations, groups=groups))

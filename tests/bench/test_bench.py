@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests import processes
+from tests.store.helpers import environment
 from tileops import bench
 from tileops.bench import case as bench_case
 from tileops.bench import ceiling, report, timing
@@ -26,6 +28,7 @@ def case_named(op: type, id_: str) -> bench.Case:
     return next(item for item in bench.cases(op) if item.id == id_)
 
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = "smollm2-decode-float32"
 
 
@@ -251,6 +254,14 @@ def test_a_run_writes_its_results_as_json_and_names_failures(tmp_path: Path, mon
     session = bench.run(["RMSNormFwdOp"], case=SMALL, budget=0.01)
     assert not session.results
     assert "RMSNormFwdOp smollm2-decode-float32" in session.failures
+
+
+def test_pytest_takes_the_benchmarks_of_the_checkout() -> None:
+    file = "benchmarks/ops/bench_norm.py"  # one of the files will do: collecting all takes seconds
+    options = ("--collect-only", "-qq", "-p", "no:cacheprovider", "--tileops-budget", "1", "--tileops-device", "cpu")
+    found = processes.run("-m", "pytest", file, *options, env=environment(), cwd=ROOT)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"{file}: {len(bench.cases('RMSNormFwdOp')) + len(bench.cases('RMSNormBwdOp'))}\n" in found.stdout
 
 
 def test_cases_are_chosen_by_the_size_of_their_outputs() -> None:
