@@ -195,6 +195,8 @@ def test_calls_that_need_scratch_memory_share_a_block(monkeypatch: pytest.Monkey
     shared.grow(scratch.KEEP_BYTES + 1)
     assert shared.facts[1] == 8 * size
     assert len(asked) == 2
+    member = direct.Member(direct.Family([], 3), (), scratch=scratch.KEEP_BYTES + 1)
+    assert member.family.direct(member, (2, 2), torch.float32) is None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -138,8 +138,10 @@ class Family:
             dtype: of the output.
 
         Returns:
-            None where that cannot be done: many tensors, a torch whose tensors are not known.
+            None where that cannot be done: many tensors, much scratch memory, a torch whose tensors are not known.
         """
+        if member.scratch > scratch.KEEP_BYTES:
+            return None
         key = len(shape), dtype
         try:
             make = self._frames[key]
