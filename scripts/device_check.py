@@ -63,10 +63,10 @@ WHEELS = {
     "diskcache": ("diskcache", ">=5.6.3", "the kernel cache"),
     "filelock": ("filelock", ">=3.13", "the kernel cache"),
     "platformdirs": ("platformdirs", ">=4", "the kernel cache"),
-    "optuna": ("optuna", ">=4", "the tuner"),
+    "optuna": ("optuna", ">=4.9", "the tuner"),
     "typer": ("typer", ">=0.16", "the command line"),
     "rich": ("rich", ">=13", "the command line"),
-    "pytest": ("pytest", ">=8", "the tests"),
+    "pytest": ("pytest", ">=9", "the tests"),
 }
 
 
@@ -98,7 +98,7 @@ def print_wheels() -> list[str]:
     print("Distributions that must be at hand (pip download --no-deps NAME on a machine with a network):")
     rows = installed()
     for name, requirement, found in rows:
-        print(f"  {name:22}{requirement:48}{found or 'MISSING'}")
+        print(f"  {name:22}{requirement:48}{found or 'MISSING':22}{WHEELS[name][2]}")
     return [name for name, _, found in rows if found is None]
 
 
@@ -194,25 +194,15 @@ def _detail(row: dict[str, Any]) -> str:
 
 def run_tests(out: Path) -> dict[str, Any]:
     """The CUDA tests, in a process of their own."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/cuda",
-        "-q",
-        "-rs",
-        "--durations=5",
-        "-p",
-        "no:cacheprovider",
-    ]
-    return _run([*command, "--tileops-device", "cuda"], out / "tests.log", TESTS_LIMIT_S)
+    options = ["-q", "-rs", "--durations=5", "-p", "no:cacheprovider", "--tileops-device", "cuda"]
+    return _run([sys.executable, "-m", "pytest", "tests/cuda", *options], out / "tests.log", TESTS_LIMIT_S)
 
 
 def run_bench(out: Path, seconds: float) -> dict[str, Any]:
     """The benchmark rows, in a process of their own; each row gets its share of `seconds`."""
     from tileops.bench import cases
 
-    rows = sum(len(list(cases(op))) for op in OPS)
+    rows = sum(len(cases(op)) for op in OPS)
     budget = max(0.2, min(2.0, 0.6 * seconds / max(rows, 1)))
     code = (
         "import sys; from pathlib import Path; from tileops import bench; "
