@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import tileops
 from tileops.errors import SettingsError
 from tileops.settings import Settings
 
@@ -28,3 +31,23 @@ def test_values_that_cannot_be_used(variable: str, text: str, words: str) -> Non
 
 def test_an_empty_value_is_the_default() -> None:
     assert Settings.from_environ({"TILEOPS_CACHE_SIZE": "", "TILEOPS_JIT": ""}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"jit": "Forbid"}, "jit='Forbid': expected one of lazy, forbid"),
+        ({"jit": 1}, "jit=1: expected "),
+        ({"cache_size": "much"}, "cache_size='much': expected a size"),
+        ({"cache_size": 2.5}, "cache_size=2.5: expected int"),
+        ({"cash_dir": "/x"}, "cash_dir: no such setting; there are cache_dir, "),
+    ],
+)
+def test_a_scope_takes_what_the_environment_takes(overrides: dict[str, Any], words: str) -> None:
+    before = tileops.settings.current()
+    with pytest.raises(SettingsError) as caught, tileops.settings.scope(**overrides):
+        pass
+    assert words in str(caught.value)
+    assert tileops.settings.current() is before
+    with tileops.settings.scope(cache_size="3MiB", cache_path=("/a",), jit="forbid") as now:
+        assert (now.cache_size, now.cache_path, now.jit) == (3 << 20, ("/a",), "forbid")

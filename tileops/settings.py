@@ -171,12 +171,31 @@ def current() -> Settings:
     return _current
 
 
+def _checked(name: str, value: Any) -> Any:
+    """A value for the setting `name`; text means what it means in the environment."""
+    item = next((item for item in fields(Settings) if item.name == name), None)
+    if item is None:
+        raise SettingsError(f"{name}: no such setting; there are {', '.join(item.name for item in fields(Settings))}")
+    if value == item.default or (isinstance(item.default, tuple | int) and type(value) is type(item.default)):
+        return value
+    if not isinstance(value, str):
+        raise SettingsError(f"{name}={value!r}: expected {item.type}, or text as in {item.metadata['var']}")
+    try:
+        return item.metadata["parse"](value)
+    except ValueError as error:
+        raise SettingsError(f"{name}={value!r}: {error}") from None
+
+
 @contextmanager
 def scope(**overrides: Any) -> Iterator[Settings]:
-    """Overrides settings inside a ``with`` block (process-wide, so not for concurrent threads)."""
+    """Overrides settings inside a ``with`` block (process-wide, so not for concurrent threads).
+
+    Raises:
+        SettingsError: there is no such setting, or the value cannot be used.
+    """
     global _current
     before = current()
-    _current = replace(before, **overrides)
+    _current = replace(before, **{name: _checked(name, value) for name, value in overrides.items()})
     try:
         yield _current
     finally:

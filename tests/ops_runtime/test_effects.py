@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.ops_runtime.toys import entry
 from tileops import backend
 from tileops.backend import registry
-from tileops.errors import BackendError, BackwardError, CheckError
+from tileops.errors import BackendError, BackwardError, CheckError, OpNotAvailableError
 from tileops.kernels.base import CallSpec, Kernel, KernelInterface, TensorSpec
 from tileops.ops.base import Op
 from tileops.ops.effects import check_written, possible_effects
@@ -460,6 +460,21 @@ def test_a_target_returns_what_it_was_given_to_write(acme: None) -> None:
     assert seen.pop() is None
 
 
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (lambda x, mean, out: (out, torch.ones(3)), r"outputs\.saved: .* returned Tensor; .*return None"),
+        (lambda x, mean, out: (out.resize_(7), None), r"outputs\.y: .* shape \(7,\); do not resize it"),
+    ],
+)
+def test_what_a_target_may_not_do_with_absent_and_written_outputs(acme: None, kernel: Any, words: str) -> None:
+    backend.register_kernel_builder(Norm.__name__, "acme", lambda *specs, **params: kernel)
+    op = Norm(target="acme")
+    op._cache_key = lambda *shapes: shapes
+    with pytest.raises(BackendError, match=words):
+        op(torch.ones(2, 3), out=torch.empty(2, 3))
+
+
 def test_a_target_that_returns_another_tensor_is_an_error(acme: None) -> None:
     backend.register_kernel_builder(Relu.__name__, "acme", lambda *specs, **params: lambda x: x.clone())
     op = Relu(inplace=True, target="acme")
@@ -518,6 +533,12 @@ def test_an_op_without_tensors_takes_its_device_parameter() -> None:
     assert cls(3)().tolist() == [0.0, 1.0, 2.0]
     assert cls(3, device=torch.device("meta"))().device.type == "meta"
     assert cls.compile_op_names == ()
+    for wrong in ("nowhere", 1.5):
+        with pytest.raises(CheckError, match=r"params\.device: expected a torch.device"):
+            cls(3, device=wrong)
+    missing = cls(3, device=f"cuda:{torch.cuda.device_count()}")
+    with pytest.raises(OpNotAvailableError, match=r"params\.device: there is no cuda:"):
+        missing()
     op = cls(4, device=torch.device("cpu"))
     op()
     assert op.eval_roofline() == (4, 16)

@@ -5,6 +5,8 @@ load.
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,18 @@ def test_the_default_target_and_the_detectors() -> None:
     backend.set_default_target(None)
 
 
+def test_another_default_or_detector_reaches_calls_that_were_made_before() -> None:
+    cls = acme_op(result=lambda x: x + 100)
+    op, x = cls(), torch.ones(2, 2)
+    assert op(x)[0, 0] == 2
+    backend.set_default_target("acme")
+    assert op(x)[0, 0] == 101
+    backend.set_default_target(None)
+    assert op(x)[0, 0] == 2
+    backend.register_detector("acme", lambda device: device.type == "cpu")
+    assert op(x)[0, 0] == 101
+
+
 def test_an_unknown_target_is_an_error_at_construction() -> None:
     with pytest.raises(UnknownTargetError, match=r"'nobody' is not registered; registered are builtin"):
         make_op(fresh_kernel())(target="nobody")
@@ -210,6 +224,33 @@ def test_entry_points_of_installed_packages_are_found(tmp_path: Path, monkeypatc
     assert [(point.name, point.value) for point in registry._entry_points() if point.name == "acme"] == [
         ("acme", "acme.one")
     ]
+
+
+def test_threads_wait_for_backends_that_another_one_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert go.wait(60)
+        backend.register_detector("slow", lambda device: False)
+        assert "slow" in backend.registered_targets()  # from within, it does not wait for itself
+
+    class Point:
+        name = "slow-backend"
+
+        @staticmethod
+        def load() -> Any:
+            return slow
+
+    monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(registry, "_entry_points", lambda: [Point])
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(backend.load_failures)
+        assert begun.wait(60)
+        second = pool.submit(backend.registered_targets)
+        threading.Timer(0.05, go.set).start()
+        assert first.result() == {}
+        assert "slow" in second.result()
 
 
 def test_a_backend_that_does_not_load_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +41,19 @@ class _Registry:
 _registry = _Registry()
 _failures: dict[str, str] = {}
 _lock = threading.RLock()
-_loaded = False
+#: The backends are being imported; they have been.
+_loading = _loaded = False
+_listeners: list[Callable[[], None]] = []
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Has `listener` called after another target may serve calls that name none."""
+    _listeners.append(listener)
+
+
+def _changed() -> None:
+    for listener in _listeners:
+        listener()
 
 
 def register_detector(target: Target, detect: Detector) -> None:
@@ -58,6 +71,7 @@ def register_detector(target: Target, detect: Detector) -> None:
         if target in _registry.detectors:
             raise BackendError(f"target {target!r} has a detector already; register one per target")
         _registry.detectors[target] = detect
+    _changed()
 
 
 def register_kernel_builder(op: str, target: Target, build_kernel: BuildKernel) -> None:
@@ -114,6 +128,7 @@ def set_default_target(target: Target | None) -> None:
         if target is not None:
             check_target(target)
         _registry.default = target
+    _changed()
 
 
 def registered_targets() -> tuple[Target, ...]:
@@ -186,15 +201,18 @@ def load_backends() -> None:
     """Imports the packages of entry-point group ``tileops.backends``, once. Runs when the first op is
     constructed.
     """
-    global _loaded
+    global _loading, _loaded
     if _loaded:
         return
-    with _lock:
-        if _loaded:
+    with _lock:  # other threads wait until every backend is there
+        if _loaded or _loading:  # loading: a backend that is being imported may construct ops
             return
-        _loaded = True  # first, because a backend that is being imported may construct ops
-        for point in _entry_points():
-            _load_one(point.name, point.load)
+        _loading = True
+        try:
+            for point in _entry_points():
+                _load_one(point.name, point.load)
+        finally:
+            _loading, _loaded = False, True
 
 
 def _entry_points() -> list[importlib.metadata.EntryPoint]:
@@ -232,3 +250,13 @@ def _load_one(name: str, load: Callable[[], object]) -> None:
 def _check_name(target: Target) -> None:
     if target == BUILTIN:
         raise BackendError(f"target name {BUILTIN!r} is reserved for the kernels of this package; choose another")
+
+
+def _renew_lock() -> None:
+    """In a forked child: a lock that another thread of the parent held would never be released."""
+    global _lock, _loading, _loaded
+    _lock = threading.RLock()
+    _loading, _loaded = False, _loading or _loaded
+
+
+os.register_at_fork(after_in_child=_renew_lock)

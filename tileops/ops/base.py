@@ -144,6 +144,7 @@ class Op(Constructible, Planning, Boundary, Composing, Placing):
         self.target = None if target is None else registry.check_target(target)
         self.tune = False
         self._construction = construction
+        self._check_device_parameter()
         self._held = {slot.name: construction.params[slot.name] for slot in cls._held_slots}
         self._held_copies: dict[Hashable, torch.Tensor] = {}
         self._call = dispatch.encode(dispatch.travelling(construction, self._held), target)
@@ -523,4 +524,12 @@ def _renew_locks() -> None:
         object.__setattr__(op, "_lock", threading.RLock())
 
 
+def _ask_targets_again() -> None:
+    """Another target may serve calls that were made before."""
+    for op in list(_instances):
+        with op._lock:
+            op._reset_plans()
+
+
 os.register_at_fork(after_in_child=_renew_locks)
+registry.on_change(_ask_targets_again)

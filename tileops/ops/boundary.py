@@ -153,7 +153,9 @@ class Boundary:
 
         def run(op: Any, tensors: tuple[torch.Tensor | None, ...]) -> Any:
             result = op.forward(**dict(zip(op._input_names, tensors, strict=True)))
-            targets.check_results(type(op).__name__, "the composition", result, checked.outputs, device, tensors, found)
+            declared, source = op.entry.signature.outputs, "the composition"
+            name = type(op).__name__
+            targets.check_results(name, source, result, declared, checked.outputs, device, tensors, found)
             return result
 
         return Plan(run, CallRecord(checked, dtype, device, None))

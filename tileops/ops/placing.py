@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from tileops.errors import CheckError
 from tileops.ops import calling, targets
 from tileops.ops.dtypes import dtype_of
 from tileops.ops.facts import call_device
@@ -45,12 +46,27 @@ class Placing:
             return targets.with_index(device)
         return targets.device_without_tensors(cls.__name__, self.target, self._device_kinds)
 
+    def _check_device_parameter(self) -> None:
+        """Holds the ``device`` parameter, where there is one, to what names a device; whether it is there is found out
+        by a call.
+
+        Raises:
+            CheckError: it names none.
+        """
+        chosen = self._construction.params.get("device")
+        try:
+            if chosen is not None:
+                torch.device(chosen)
+        except (RuntimeError, TypeError):
+            wanted = "a torch.device or a name such as 'cpu' or 'cuda:0'"
+            raise CheckError(type(self).__name__, "params.device", f"expected {wanted}, got {chosen!r}") from None
+
     @cached_property
     def _constructed_device(self) -> torch.device | None:
         """What construction says of the device of calls without tensors, which ask for it each time."""
         chosen = self._construction.params.get("device")
         if chosen is not None:
-            return torch.device(chosen)
+            return targets.present(type(self).__name__, torch.device(chosen))
         held = [slot.name for slot in self._held_slots if not slot.cpu and self._held[slot.name] is not None]
         return call_device(type(self).__name__, held, [self._held[name] for name in held], "params")
 

@@ -106,7 +106,8 @@ class Planning:
             run = allocate_only(outputs, device)
         elif target != backend.BUILTIN:
             kernel = self._target_kernel(target, tensors, facts)
-            run = targets.runner(name, target, kernel, checked, device, self._input_names, found)
+            declared = self.entry.signature.outputs
+            run = targets.runner(name, target, kernel, declared, checked, device, self._input_names, found)
         elif kind.on_cpu and self._plain:
             launch = self._bind(facts)
             run = allocate_and_launch_once(outputs, device, launch)

@@ -61,6 +61,7 @@ def runner(
     op: str,
     target: str,
     kernel: TargetKernel,
+    declared: Collection[str],
     checked: Any,
     device: torch.device,
     names: Sequence[str],
@@ -72,6 +73,7 @@ def runner(
         op: name of the op.
         target: name of the target.
         kernel: what it built.
+        declared: names of the outputs of the entry.
         checked: the checked call.
         device: the call device.
         names: of the tensors of a call, in forward order.
@@ -93,7 +95,7 @@ def runner(
             result = kernel(*positional) if out is None else kernel(*positional, out=out)
         else:
             result = kernel(*inputs)
-        check_results(op, f"target {target!r}", result, outputs, device, inputs, effects)
+        check_results(op, f"target {target!r}", result, declared, outputs, device, inputs, effects)
         return result
 
     return run
@@ -103,6 +105,7 @@ def check_results(
     op: str,
     source: str,
     result: Any,
+    declared: Collection[str],
     outputs: Sequence[Any],
     device: torch.device,
     inputs: Sequence[torch.Tensor | None],
@@ -114,6 +117,7 @@ def check_results(
         op: name of the op.
         source: who returned it, for messages.
         result: one tensor, a tuple, or None.
+        declared: names of the outputs of the entry.
         outputs: the outputs of the checked call.
         device: the call device.
         inputs: the tensors of the call in forward order.
@@ -128,16 +132,19 @@ def check_results(
         raise BackendError(f"{op}: outputs: {source} returned {len(found)} results, the entry declares {len(outputs)}")
     places = [FRESH] * len(outputs) if effects is None else effects.results
     storages = {_memory(tensor) for tensor in inputs if tensor is not None}
-    for tensor, output, place in zip(found, outputs, places, strict=True):
+    for name, tensor, output, place in zip(declared, found, outputs, places, strict=True):
+        where = f"{op}: outputs.{name}: {source} returned"
         if output is None:
             if tensor is not None:
-                raise BackendError(f"{op}: outputs: {source}: an output that this call does not have must be None")
+                raise BackendError(f"{where} {type(tensor).__name__}; this call does not have the output, return None")
             continue
-        name, shape, dtype = output
-        where = f"{op}: outputs.{name}: {source} returned"
+        _, shape, dtype = output
         if place != FRESH:
-            if tensor is not inputs[place]:
+            passed = inputs[place]
+            if tensor is not passed:
                 raise BackendError(f"{where} another tensor; the result is the tensor that was passed to be written")
+            if passed is not None and tuple(passed.shape) != tuple(shape):
+                raise BackendError(f"{where} the passed tensor with shape {tuple(passed.shape)}; do not resize it")
             continue
         _check_result(where, tensor, tuple(shape), dtype, device)
         storage = _memory(tensor)
@@ -171,6 +178,20 @@ def _check_result(where: str, tensor: Any, shape: tuple[int, ...], dtype: torch.
         raise BackendError(f"{where} a tensor on {tensor.device}, the call is on {device}")
     if not tensor.is_contiguous():
         raise BackendError(f"{where} strides {tuple(tensor.stride())}, outputs are contiguous")
+
+
+def present(op: str, device: torch.device) -> torch.device:
+    """`device`, which the ``device`` parameter of an op names.
+
+    Raises:
+        OpNotAvailableError: it is a GPU that this machine or this PyTorch has not.
+    """
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise OpNotAvailableError(
+            f"{op}: params.device: there is no {device}, PyTorch finds {torch.cuda.device_count()} CUDA GPUs; pass "
+            f"another device, for example 'cpu'"
+        )
+    return device
 
 
 def with_index(device: torch.device) -> torch.device:
