@@ -366,6 +366,7 @@ def test_infinite_logits(dtype: torch.dtype, S_q: int) -> None:
     assert op(q, k, v).isnan().all()
     k[:, :, :, 0] = -torch.inf  # nothing is left: zeros, as scaled_dot_product_attention
     assert torch.equal(op(q, k, v), torch.zeros_like(q))
+    assert not gqa_dense(q, k, v, is_causal=False).any()
 
 
 # -- threads and compiles --------------------------------------------------------------------------------------

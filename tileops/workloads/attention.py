@@ -56,7 +56,8 @@ def gqa_dense(
     rope_layout: str = "neox",
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Attention in float64, one key/value head at a time; a query that sees no key gives zeros.
+    """Attention in float64, one key/value head at a time; a query that sees no key, or only keys of score minus
+    infinity, gives zeros.
 
     Float8 scales multiply their tensor per batch entry and key/value head. With fused rope the last query has the
     position of the last key.
@@ -89,10 +90,8 @@ def gqa_dense(
             scores = softcap * torch.tanh(scores / softcap)
         if hidden is not None:
             scores = scores.masked_fill(~hidden.to(scores.device), -math.inf)
-        weights = scores.softmax(-1)
-        if hidden is not None:
-            # Select, so that a key that nobody sees cannot contribute whatever its value (0 * NaN is NaN).
-            weights = weights.masked_fill(~hidden.any(-1).to(scores.device)[:, None], 0.0)
+        # Where nothing is left to weigh, the softmax is NaN.
+        weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
         o[:, :, mine] = _weighted(weights, v[:, :, head], hidden)
     return o
 
