@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ops_runtime.representatives import repeats
+from tileops import backend, manifest
 from tileops.testing import calls
 from tileops.testing.conftest import device, selected_target, target, thorough
 from tileops.testing.test_calls import *  # noqa: F403
@@ -16,11 +17,15 @@ pytestmark = pytest.mark.in_tree_kernels
 #: operators that others stand for.
 NIGHTLY = {"test_layouts", "test_export", "test_sizes_may_vary_under_a_compiler"}
 
+#: Of small calls only: each stage rounds its result, which the reference does not.
+COMPOSITE = [name for name, entry in manifest.load_all(strict=False).items() if entry.implemented and entry.composition]
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "name" not in metafunc.fixturenames:
         return
-    names = calls.operators(selected_target(metafunc.config))
+    target = selected_target(metafunc.config)
+    names = calls.operators(target) + (COMPOSITE if target in (None, backend.BUILTIN) else [])
     nightly = pytest.mark.nightly
     if "thorough" in metafunc.fixturenames:
         cases = [pytest.param(name, not repeats(name), id=name) for name in names]

@@ -128,7 +128,7 @@ def test_gradients_or_a_clear_error(name: str, target: str, device: torch.device
     if not leaves or not first.is_floating_point():
         return
     assert first.requires_grad
-    if item.op.gradient is None:
+    if item.op.gradient is None and not item.op.delegate_types:
         with pytest.raises(BackwardError, match=name):
             first.sum().backward()
         return
