@@ -100,10 +100,6 @@ class CpuTarget:
         return self.lanes == 16 and self.has("avx512bf16")
 
     @property
-    def has_avx512fp16(self) -> bool:
-        return self.lanes == 16 and self.has("avx512fp16")
-
-    @property
     def has_amx(self) -> bool:
         """AMX tiles with bfloat16 products may be used in this process."""
         return self.lanes == 16 and self.has("amx-tile") and self.has("amx-bf16")

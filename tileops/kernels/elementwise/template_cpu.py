@@ -254,8 +254,7 @@ class ElementwiseCpuKernel(ElementwiseKernel):
         (found, plan), output = self.cut(call), call.output
         operands = [operand for operand in found if operand is not None]
         geometry = plan.geometry(streaming=bool(self.config["streaming"]))
-        scalars = self.scalars(call)
-        constants = scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
+        constants = self._constants(call)
         single = {operand.bits: scalar_block((operand.bits,)) for operand in operands if operand.bits is not None}
         sources: list[direct.Argument] = [
             Address(operand.argument, operand.offset * operand.itemsize)
@@ -278,6 +277,11 @@ class ElementwiseCpuKernel(ElementwiseKernel):
             arguments, per_thread = (*arguments, Address(SCRATCH)), (MAX_OPERANDS + 1) * TILE_BYTES
         return direct.launcher(self.entries["main"], limit, plan.units, arguments, last + 1, keep, per_thread)
 
+    def _constants(self, call: Any) -> _Words:
+        """The scalar parameters of a call in memory."""
+        scalars = self.scalars(call)
+        return scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
+
     def _bind_flat(self, call: Any, operands: int) -> Callable[..., None]:
         """`bind` of a call that is `flat`."""
         return self._flat_member(call, operands)(call.output.numel).launcher()
@@ -299,8 +303,7 @@ class ElementwiseCpuKernel(ElementwiseKernel):
 
     def _flat_member(self, call: Any, operands: int) -> Callable[[int], Member]:
         """From the number of elements to a call that is otherwise like `call`, which is `flat`."""
-        output, scalars = call.output, self.scalars(call)
-        constants = scalar_block(tuple(scalar_words(scalars, self.scalar_dtypes(call))) if scalars else ())
+        output, constants = call.output, self._constants(call)
         moved = output.itemsize + sum([SIZES[operand.short] for operand in call.operands])
         cost = moved * self.cost(call) / 1024
         tensors = [Address(place) for place in range(operands)]

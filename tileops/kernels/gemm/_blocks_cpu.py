@@ -106,11 +106,11 @@ def blocks(
     """
     chunk = _chunk_source(b_dtype, form, source)
     tile = _tiles_cpu.amx_tile if form in _forms.PARTS else _tiles_cpu.vector_tile
-    ahead, fetch = _memory_ahead(b_dtype, form, source, NV, prefetch)
-    start, multiply, finish = tile(dtype, a_form, form, MR, NV, fetch if prefetch else (0, 0))
+    ahead, lines = _memory_ahead(b_dtype, form, source, NV, prefetch)
+    start, multiply, finish = tile(dtype, a_form, form, MR, NV, lines if prefetch else (0, 0))
     unit = {"f32": 1, "pairs": 2}.get(form, _forms.STEP)
     per_k = _forms.bytes_per_k(form)
-    size, step, width, LINE = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS, _forms.LINE
+    size, step, width, line_bytes = lang.itemsize(dtype), _forms.STEP, _forms.COLUMNS, _forms.LINE
     in_place = 1 if source == "panels" else 0
     # Whichever takes more room stays in the nearest cache while the other passes.
     rows_first = a_form != form
@@ -147,7 +147,7 @@ def blocks(
                 next_n = n0 + NC * last
                 next_k = (k + KC) * (1 - last)
                 tall, wide = (rows + MR - 1) // MR, panels // NV
-                ahead_line = 2 * LINE if in_place and tall <= 8 else LINE
+                ahead_line = 2 * line_bytes if in_place and tall <= 8 else line_bytes
                 for block in range(tall * wide):
                     if rows_first:
                         i, p = block // wide * MR, block % wide * NV
