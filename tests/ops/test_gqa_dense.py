@@ -206,6 +206,15 @@ def test_expanded_batches_and_heads(dtype: torch.dtype, S_q: int) -> None:
 
 
 @pytest.mark.parametrize("S_q", [1, 24])
+def test_axes_of_one_element_have_any_stride(S_q: int) -> None:
+    one, far = torch.ones(32), 1 << 62
+    q, k = (one.as_strided((1, 1, 1, 32), (far, far, far, 1)).expand(1, tokens, 1, 32) for tokens in (S_q, 37))
+    op = GQADenseFwdOp()
+    for _ in range(3):
+        check(op(q, k, k), torch.ones(1, S_q, 1, 32))
+
+
+@pytest.mark.parametrize("S_q", [1, 24])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_prefix_of_a_cache_and_slice_of_a_projection(dtype: torch.dtype, S_q: int) -> None:
     """What lies beyond the keys, or beside the queries, is never touched: here it is NaN."""

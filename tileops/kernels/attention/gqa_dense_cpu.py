@@ -48,6 +48,11 @@ def _bytes(strides: Sequence[int], itemsize: int) -> list[int]:
     return [stride * itemsize for stride in strides]
 
 
+def _byte_steps(x: TensorSpec) -> list[int]:
+    """Bytes from element to element along each axis; none along one of size 1, whose stride may be any number."""
+    return [0 if size == 1 else step for size, step in zip(x.shape, _bytes(x.strides, x.itemsize), strict=True)]
+
+
 def _is_dense(*tensors: TensorSpec) -> bool:
     """Whether head vectors are contiguous and, in a 16-bit format, made of whole words."""
     return all(x.strides[3] == 1 and (x.shape[3] * x.itemsize) % 4 == 0 for x in tensors)
@@ -106,7 +111,7 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         return {"pack": pack, "attend": attend}
 
     def bind(self, call: GQADenseCall) -> Callable[..., None]:
-        steps = [tuple(_bytes(x.strides, x.itemsize)) for x in (call.q, call.k, call.v)]
+        steps = [_byte_steps(x) for x in (call.q, call.k, call.v)]
         return self._calls(call)(*call.q.shape[:2], call.k.shape[1], *steps).launcher()
 
     def resized(self, call: GQADenseCall) -> Callable[..., Member | None] | None:
@@ -339,7 +344,7 @@ class GQADenseDecodeCpuKernel(Kernel, GQADenseFwdInterface):
 
 def _steps(call: GQADenseCall) -> list[int]:
     """Bytes from batch to batch, token to token and head to head of q, k and v."""
-    return [step for x in (call.q, call.k, call.v) for step in _bytes(x.strides[:3], x.itemsize)]
+    return [step for x in (call.q, call.k, call.v) for step in _byte_steps(x)[:3]]
 
 
 def _dense_steps(shape: tuple[int, ...], size: int) -> tuple[int, int, int]:
