@@ -392,6 +392,13 @@ def test_factors_are_read_at_each_call() -> None:
         check(LongRoPEFwdOp(rescale_factors=torch.full_like(factors, 2.0))(x), expected(_twice(), x))
 
 
+def test_factors_without_data_serve_no_call_on_another_device() -> None:
+    op = LongRoPEFwdOp(rescale_factors=torch.ones(8, device="meta"))
+    assert op(torch.empty(1, 4, 3, 16, device="meta")).is_meta
+    with pytest.raises(CheckError, match=r"params.rescale_factors: expected a tensor with data .* got one on meta"):
+        op(values((1, 4, 3, 16), torch.float32))
+
+
 def _twice() -> Op:
     return LongRoPEFwdOp(rescale_factors=on_device(torch.full((8,), 2.0)))
 

@@ -187,6 +187,13 @@ def test_names_are_taken_once() -> None:
         backend.register_detector("builtin", lambda device: True)
 
 
+def test_what_a_target_registers_can_be_called() -> None:
+    with pytest.raises(BackendError, match="build_kernel of target 'acme' must be a function, got 3"):
+        backend.register_kernel_builder("AddFwdOp", "acme", 3)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match="detect of target 'acme' must be a function, got True"):
+        backend.register_detector("acme", True)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("result", "words"),
     [

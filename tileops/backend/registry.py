@@ -64,10 +64,11 @@ def register_detector(target: Target, detect: Detector) -> None:
         detect: ``detect(device) -> bool``.
 
     Raises:
-        BackendError: the target is reserved or has a detector already.
+        BackendError: the target is reserved or has a detector already, or `detect` is no function.
     """
     with _lock:
         _check_name(target)
+        _check_callable(target, "detect", detect)
         if target in _registry.detectors:
             raise BackendError(f"target {target!r} has a detector already; register one per target")
         _registry.detectors[target] = detect
@@ -84,10 +85,11 @@ def register_kernel_builder(op: str, target: Target, build_kernel: BuildKernel) 
             `tileops.backend.protocol.BuildKernel`.
 
     Raises:
-        BackendError: the target is reserved or serves the op already.
+        BackendError: the target is reserved or serves the op already, or `build_kernel` is no function.
     """
     with _lock:
         _check_name(target)
+        _check_callable(target, "build_kernel", build_kernel)
         if (op, target) in _registry.builders:
             raise BackendError(f"target {target!r} has a builder for {op} already; register one per op and target")
         _registry.builders[op, target] = build_kernel
@@ -250,6 +252,11 @@ def _load_one(name: str, load: Callable[[], object]) -> None:
 def _check_name(target: Target) -> None:
     if target == BUILTIN:
         raise BackendError(f"target name {BUILTIN!r} is reserved for the kernels of this package; choose another")
+
+
+def _check_callable(target: Target, what: str, function: object) -> None:
+    if not callable(function):
+        raise BackendError(f"{what} of target {target!r} must be a function, got {function!r}")
 
 
 def _renew_lock() -> None:

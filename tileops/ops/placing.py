@@ -76,7 +76,11 @@ class Placing:
         return frozenset(kind for kernel in self._all_kernel_types().values() for kind in kernel.devices)
 
     def _held_on(self, device: torch.device, checked: Any) -> list[torch.Tensor | None]:
-        """The construction-time tensors on the call device, in the dtypes of the signature."""
+        """The construction-time tensors on the call device, in the dtypes of the signature.
+
+        Raises:
+            CheckError: one is a meta tensor and the call is not.
+        """
         found = []
         for slot in self._held_slots:
             tensor = self._held[slot.name]
@@ -84,6 +88,13 @@ class Placing:
                 dtype = dtype_of(checked.inputs[slot.name][1])
                 if (tensor.device, tensor.dtype) != (device, dtype):
                     key = slot.name, device, dtype
+                    if tensor.is_meta and device.type != "meta":
+                        raise CheckError(
+                            type(self).__name__,
+                            f"params.{slot.name}",
+                            f"expected a tensor with data for a call on {device}, got one on meta; construct the "
+                            "operator with the real tensor",
+                        )
                     if key not in self._held_copies:
                         self._held_copies[key] = tensor.to(device, dtype)
                     tensor = self._held_copies[key]
