@@ -164,7 +164,7 @@ class SizedCalls(Calls):
         shape, dtype = found[2][0], self.outputs[0][1]
         assert shape is not None
         if isinstance(launch, Member):
-            return launch.family.direct(launch, shape, dtype) or self.run_once(found, launch.launcher())
+            return launch.family.once(launch, shape, dtype) or self.run_once(found, launch.launcher())
         return one_output(shape, dtype, self.device, launch)
 
     def run(self, key: Any) -> Run:

@@ -19,6 +19,7 @@ from tileops.jit.cpu import _torch_tensors, parallel, scratch
 from tileops.jit.cpu._torch_tensors import address_of
 from tileops.jit.cpu.direct_ir import (
     ENTRY,
+    ENTRY_WITH_STATE,
     FIRST_TENSOR,
     FRAME,
     HEAD,
@@ -104,7 +105,7 @@ class Family:
         self.steps = steps
         self._tensors = tensors
         self._launcher: Callable[[Member], Callable[..., None]] | None = None
-        self._frames: dict[tuple[int, torch.dtype], Callable[..., Callable[..., Any]] | None] = {}
+        self._frames: dict[tuple[int, torch.dtype], _Frame | None] = {}
 
     def launcher(self, member: Member) -> Callable[..., None]:
         """``launch(*tensors)`` of a call."""
@@ -140,16 +141,25 @@ class Family:
         Returns:
             None where that cannot be done: many tensors, much scratch memory, a torch whose tensors are not known.
         """
+        frame = self._frame(member, shape, dtype)
+        return None if frame is None else frame.function(frame.state(member, shape))
+
+    def once(self, member: Member, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[..., Any] | None:
+        """`direct` for a call that may never come again: what it gives is cheaper to make."""
+        frame = self._frame(member, shape, dtype)
+        return None if frame is None else partial(frame.stateless, frame.state(member, shape))
+
+    def _frame(self, member: Member, shape: tuple[int, ...], dtype: torch.dtype) -> _Frame | None:
         if member.scratch > scratch.KEEP_BYTES:
             return None
         key = len(shape), dtype
         try:
-            make = self._frames[key]
+            return self._frames[key]
         except KeyError:
-            make = self._frames[key] = self._framed(*key)
-        return None if make is None else make(member, shape)
+            frame = self._frames[key] = self._framed(*key)
+            return frame
 
-    def _framed(self, rank: int, dtype: torch.dtype) -> Callable[..., Callable[..., Any]] | None:
+    def _framed(self, rank: int, dtype: torch.dtype) -> _Frame | None:
         functions, count = _torch_tensors.functions(), self._tensors - 1
         if functions is None or count > MAX_TENSORS or dtype not in functions.dtypes:
             return None
@@ -177,18 +187,29 @@ class Family:
         pack, extents = struct.Struct(f"@{word + 2 * rank}q").pack, _extents(rank)
         where = address_of(frame)
         last = self.steps[-1][0]
-        builtin = last.builtins(ENTRY, _DOC)
         kept = frame, scratch.shared, *(entry.loaded for entry, _ in self.steps)
 
-        def make(member: Member, shape: tuple[int, ...]) -> Callable[..., Any]:
+        def state(member: Member, shape: tuple[int, ...]) -> tuple[Any, ...]:
             _, values, keep, nbytes, per_thread = member
             descriptor = pack(where, nbytes, per_thread, 0, *values, *extents(*shape))
-            return builtin((descriptor, partial(_in_python, member, shape, dtype), keep, kept))
+            return descriptor, partial(_in_python, member, shape, dtype), keep, kept
 
-        return make
+        stateless = last.builtin(ENTRY_WITH_STATE, "direct(state, *tensors)")
+        return _Frame(state, last.builtins(ENTRY, "direct(*tensors)"), stateless)
 
 
-_DOC = "direct(*tensors)"
+class _Frame(NamedTuple):
+    """What calls of a family with outputs of one rank and dtype have in common.
+
+    Attributes:
+        state: the state of a member with an output of some shape, see `direct_ir`.
+        function: makes a function of tensors from a state.
+        stateless: a function of a state and tensors.
+    """
+
+    state: Callable[[Member, tuple[int, ...]], tuple[Any, ...]]
+    function: Callable[[tuple[Any, ...]], Callable[..., Any]]
+    stateless: Callable[..., Any]
 
 
 def _table(entry: CpuEntry, arguments: Sequence[Argument], word: int) -> tuple[list[int], set[int], int]:

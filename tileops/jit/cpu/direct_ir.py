@@ -9,8 +9,10 @@ for each kernel a table that says what each of its arguments is,
 
     addresses[source] + constant + descriptor[word]
 
-where the sources are zero, scratch memory, the tensors of the call, and the output. The ``self`` of the function is a
-tuple that begins with the descriptor, a bytes object, and the Python function that serves what this one cannot.
+where the sources are zero, scratch memory, the tensors of the call, and the output. The *state* of a call is a tuple
+that begins with the descriptor, a bytes object, and the Python function that serves what this one cannot. It is the
+``self`` of the function; a further function gets it as its first argument, for calls that come once, as making a
+function takes longer than many a kernel.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from collections.abc import Sequence
 
 from tileops.jit.cpu._torch_tensors import HANDLE_OFFSET, TYPE_OFFSET
 
-#: Names of the functions in the wrapper's object: a whole call, and one kernel of a call.
+#: Names of the functions in the wrapper's object: a whole call, the same with its state passed, one kernel of a call.
 ENTRY = "tileops_direct"
+ENTRY_WITH_STATE = "tileops_direct_with_state"
 STEP = "tileops_step"
+FUNCTIONS = (ENTRY, ENTRY_WITH_STATE, STEP)
 #: Tensors that a call may pass.
 MAX_TENSORS = 8
 #: What the loader must supply besides `wrapper.PYTHON_SYMBOLS`, some of which it uses too.
@@ -111,6 +115,14 @@ define i32 @{STEP}(ptr %words, ptr %table, ptr %addresses, i64 %most) {{
 {arguments}
   %status = call i32 @run(i64 %threads, i64 %units{passed})
   ret i32 %status
+}}
+
+define ptr @{ENTRY_WITH_STATE}(ptr %self, ptr %args, i64 %given) {{
+  %state = load ptr, ptr %args
+  %tensors = getelementptr ptr, ptr %args, i64 1
+  %count = sub i64 %given, 1
+  %result = call ptr @{ENTRY}(ptr %state, ptr %tensors, i64 %count)
+  ret ptr %result
 }}
 
 define ptr @{ENTRY}(ptr %self, ptr %args, i64 %given) {{

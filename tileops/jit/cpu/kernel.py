@@ -170,9 +170,7 @@ def load_entry(program: Program, target: CpuTarget, artifact: Artifact) -> CpuEn
             symbols[name] = python_symbol("abort")
         elif name != wrapper.BODY:
             raise KernelCompileError(f"{program}: the stored object needs the unknown symbol {name!r}")
-    return CpuEntry(
-        program, load(objects, [wrapper.ENTRY, direct_ir.ENTRY, direct_ir.STEP], symbols), dict(artifact.facts)
-    )
+    return CpuEntry(program, load(objects, [wrapper.ENTRY, *direct_ir.FUNCTIONS], symbols), dict(artifact.facts))
 
 
 class _Fork(threading.local):

@@ -159,7 +159,7 @@ class GQADensePrefillCpuKernel(Kernel, GQADenseFwdInterface):
         family = Family(steps, 9)
 
         def of(B: int, S_q: int, S_kv: int, q_steps: _Steps, k_steps: _Steps, v_steps: _Steps) -> Member:
-            key_blocks = _round_up(S_kv, _BLOCK) // _BLOCK
+            key_blocks = -(-S_kv // _BLOCK)
             query_blocks = -(-S_q * group // block_q)
             packed = B * H_kv * key_blocks * _BLOCK * padded * word_bytes
             mark_bytes = _round_up(B * H_kv * key_blocks * _MARK_BYTES, _CACHE_LINE)

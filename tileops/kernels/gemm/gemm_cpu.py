@@ -228,7 +228,9 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
             if not least <= m <= most:
                 return None
             k = a[0] if trans_a else a[1]
-            sizes = (m, n, k, *((1, m) if trans_a else (k, 1)), *((k, 1) if trans_b else (1, n)))
+            a_row, a_step = (1, m) if trans_a else (k, 1)
+            b_row, b_step = (k, 1) if trans_b else (1, n)
+            sizes = m, n, k, a_row, a_step, b_row, b_step
             # As `compile_class` says.
             case = case_of(sizes, dtype)
             same = served.get(case)
