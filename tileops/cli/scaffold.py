@@ -167,10 +167,12 @@ def _pointwise(name: str, ref_api: str, reference: Reference, root: Path) -> Pla
     return Plan(
         edits,
         [
-            f"Complete the entry in {spec}.yaml (dtypes, rules, cost) from the documentation of {ref_api}.",
-            f"Write {stem} in kernels/elementwise/functions/{module}.py over the words of tileops.jit.lang.",
+            f"Complete the entry in tileops/manifest/spec/{spec}.yaml (dtypes, rules, cost) "
+            f"from the documentation of {ref_api}.",
+            f"Write {stem} in tileops/kernels/elementwise/functions/{module}.py over the words of tileops.jit.lang.",
             "Set its status to implemented, and run: python scripts/gen_stubs.py",
-            f"Check it: tileops validate; pytest tests/ops_runtime/test_every_op.py tests/contract -k {name}",
+            "Check it: tileops validate; pytest tests/ops_runtime/test_every_op.py tests/contract "
+            f"tests/ptx/test_pointwise_kernels.py -k {name.removesuffix('FwdOp')}",
         ],
     )
 
