@@ -93,9 +93,14 @@ def table(*columns: str, rows: list[tuple[Any, ...]], title: str | None = None, 
     for row in rows:
         made.add_row(*[Text(str(cell)) for cell in row])  # plain text: brackets of a shape are no markup
     console = output()
-    if not console.is_terminal:
-        console = _Console(width=10_000)  # a pipe or a file has no width to fit
-    console.print(made)
+    if console.is_terminal:
+        console.print(made)
+        return
+    console = _Console(width=10_000)  # a pipe or a file has no width to fit
+    with console.capture() as printed:
+        console.print(made)
+    for line in printed.get().splitlines():
+        print(line.rstrip())  # without the blanks that fill the last column
 
 
 def usage_error(message: str) -> typer.BadParameter:

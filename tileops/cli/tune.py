@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,7 +25,8 @@ def command(
         Path | None, typer.Option("--calls", help="Tune for the recorded calls of this file instead of the cases.")
     ] = None,
     effort: Annotated[
-        Literal["quick", "full"], typer.Option("--effort", help="quick: 15 s and 16 points for each problem.")
+        Literal["quick", "full"],
+        typer.Option("--effort", help="For each problem, quick: 15 s, 16 points; full: 60 s, 64 points."),
     ] = "full",
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Most points to measure.")] = None,
     budget: Annotated[
@@ -77,7 +79,7 @@ def command(
         print_json(report.to_dict())
     else:
         output().print(report.table(), highlight=False, markup=False, soft_wrap=True)
-        if len(report.kernels) > 1:
+        if sum(not math.isnan(kernel.speedup) for kernel in report.kernels) > 1:
             output().print(f"geometric mean of the speed-ups: {report.speedup:.2f}x", highlight=False)
     if plot is not None:
         report.plot(plot)
