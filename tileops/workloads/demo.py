@@ -272,7 +272,7 @@ def _print_report(
         "",
         "prefill tokens/s",
         "decode tokens/s",
-        "TileOPs is faster by",
+        "TileOPs / PyTorch",
         title=f"{PREFILL} tokens, then {DECODE}",
     )
     table.add_row("TileOPs", f"{ours.prefill:.0f}", f"{ours.decode:.1f}", "")
