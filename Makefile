@@ -14,7 +14,7 @@ SERIAL = $(shell grep -rl mark.serial tests --include='*.py')
 # Tests start hundreds of processes, which need not compile our sources each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint bench nightly portable chaos fuzz device-check docs clean
+.PHONY: help demo test lint bench nightly portable chaos fuzz device-check clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
