@@ -36,6 +36,8 @@ DTYPES = pytest.mark.parametrize(
 COMPARED = ("Eq", "Ne", "Gt", "Lt", "Ge", "Le", "LogicalAnd", "LogicalOr")
 BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 PREDICATES = ("Isnan", "Isinf", "Isfinite", "LogicalNot", "BitwiseNot")
+#: What the tests of one and two tensors, of integers and of choices leave out: one call each in the ordinary suite.
+OTHERS = ("Dropout", "GeluAndMul", "GeluTanhAndMul", "Alibi", "Sinusoidal", "RoPELlama31", "YaRN", "LongRoPE")
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,12 @@ def test_choices() -> None:
         (make("DivFwdOp", rounding_mode="trunc")(a, b), (a.float() / b.float()).trunc().bfloat16()),
     ):
         torch.testing.assert_close(result, wanted, rtol=2.0**-8, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [f"{name}FwdOp" for name in OTHERS])
+def test_one_call(name: str) -> None:
+    call = next(iter(calls.by_dtype(name).values()))
+    calls.check(calls.example(call, torch.device("cpu")), call.case_id)
 
 
 @pytest.mark.nightly
