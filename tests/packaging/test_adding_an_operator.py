@@ -84,6 +84,7 @@ def test_the_files_of_another_family_compile_and_are_not_overwritten(checkout: P
         compile((checkout / name).read_text(), name, "exec")
     check = "from tileops.ops.reduction.softmin import SoftminFwdOp; print(SoftminFwdOp(dim=-1))"
     assert "SoftminFwdOp(dim=-1" in run(checkout, "python", "-c", check)
+    assert "0 errors" in run(checkout, "tileops", "validate")
     assert "exists already" in run(checkout, *command, code=2)
 
 
@@ -104,7 +105,9 @@ def test_what_cannot_be_begun_is_said(name: str, ref_api: str, says: str) -> Non
 
 def test_signatures_are_read_from_builtin_and_python_functions() -> None:
     assert scaffold.read_reference("torch.addcmul") == scaffold.Reference(
-        ["input", "tensor1", "tensor2"], [("value", 1)]
+        ["input", "tensor1", "tensor2"], [scaffold.Param("value", "int", 1, False)]
     )
+    dim = scaffold.Param("dim", "int | None", None, False)
+    assert scaffold.read_reference("torch.nn.functional.softmin").params == [dim]
     assert scaffold.read_reference("torch.nn.functional.hardshrink").tensors == ["input"]
     assert scaffold.read_reference("torch.nn.functional.gelu").tensors == ["input"]

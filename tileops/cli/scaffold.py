@@ -74,11 +74,41 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Param:
+    """A parameter of a reference API that is no tensor.
+
+    Attributes:
+        name: its name.
+        type: as the manifest writes types.
+        default: its default, if it has one.
+        required: it has none.
+    """
+
+    name: str
+    type: str
+    default: Any
+    required: bool
+
+    @classmethod
+    def of(cls, parameter: inspect.Parameter) -> Param:
+        """From its default or, where that is None or missing, its annotation; a number where that says nothing."""
+        default = parameter.default
+        kinds = {bool: "bool", int: "int", float: "float", str: "str"}
+        kind = kinds.get(type(default))
+        if kind is None:
+            words = re.findall(r"\w+", str(parameter.annotation))
+            kind = next((word for word in words if word in kinds.values()), "float")
+        return cls(
+            parameter.name, f"{kind} | None" if default is None else kind, default, default is inspect.Parameter.empty
+        )
+
+
+@dataclass(frozen=True)
 class Reference:
-    """The signature of a reference API: names of its tensors, and ``(name, default)`` of the other parameters."""
+    """The signature of a reference API: names of its tensors, and its other parameters."""
 
     tensors: list[str]
-    params: list[tuple[str, Any]]
+    params: list[Param]
 
 
 def plan(op: str, ref_api: str, family: str, root: Path) -> Plan:
@@ -131,7 +161,8 @@ def read_reference(path: str) -> Reference:
         if stand_in is None:
             raise ValueError(f"{path} has no signature that could be read; write the entry by hand") from None
         signature = inspect.signature(stand_in)
-    tensors, params = [], []
+    tensors: list[str] = []
+    params: list[Param] = []
     for parameter in signature.parameters.values():
         if (
             parameter.name in _NOT_OURS
@@ -143,7 +174,7 @@ def read_reference(path: str) -> Reference:
         if "Tensor" in str(parameter.annotation) or (parameter.name in _TENSORS and not is_number):
             tensors.append(parameter.name)
         else:
-            params.append((parameter.name, None if parameter.default is parameter.empty else parameter.default))
+            params.append(Param.of(parameter))
     if not tensors:
         raise ValueError(f"no parameter of {path} is known to be a tensor; write the entry by hand")
     return Reference(tensors, params)
@@ -152,8 +183,9 @@ def read_reference(path: str) -> Reference:
 def _pointwise(name: str, ref_api: str, reference: Reference, root: Path) -> Plan:
     spec, module = _PLACES[len(reference.tensors)]
     package, stem = root / "tileops", function_name(name)
-    numbers = [param for param, default in reference.params if not isinstance(default, bool | str)]
-    choices = [param for param, default in reference.params if isinstance(default, bool | str) and param != "inplace"]
+    is_choice = {param.name: param.type.split(" ")[0] in ("bool", "str") for param in reference.params}
+    numbers = [name for name, choice in is_choice.items() if not choice]
+    choices = [name for name, choice in is_choice.items() if choice and name != "inplace"]
     arguments = [f"{item}: Any" for item in (*reference.tensors, *numbers)]
     arguments += ["*", *(f"{item}: Any" for item in choices)] if choices else []
     function = templates.FUNCTION.format(function=stem, arguments=", ".join(arguments))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tileops.cli.scaffold import Reference
@@ -13,24 +14,21 @@ def {function}({arguments}) -> Any:
     raise NotImplementedError("{function}: write its formula over the words of tileops.jit.lang")
 """
 
-_SIZES = ((1024, "sweep-4KiB"), (262144, "sweep-1MiB"), (4194304, "sweep-16MiB"))
+_HALVES = "[{T: bfloat16}, {T: float16}]"
 _FLOATS = "[{T: float32}, {T: bfloat16}, {T: float16}]"
-
-
-def _type(default: Any) -> str:
-    if isinstance(default, bool):
-        return "bool"
-    return "int" if isinstance(default, int) else "str" if isinstance(default, str) else "float"
+#: Bytes of an element and its dtypes; bytes of an output and their name.
+_WIDTHS = ((4, "[{T: float32}]"), (2, _HALVES))
+_SIZES = ((4 << 10, "4KiB"), (1 << 20, "1MiB"), (16 << 20, "16MiB"))
 
 
 def _params(reference: Reference) -> list[str]:
     if not reference.params:
         return []
-    shown = {True: "true", False: "false"}
     lines = ["    params:"]
-    for name, default in reference.params:
-        written = "" if default is None else f", default: {shown.get(default, default)}"
-        lines.append(f"      {name}: {{type: {_type(default)}{written}}}")
+    for param in reference.params:
+        written = "" if param.required else f", default: {json.dumps(param.default)}"
+        kind = f'"{param.type}"' if "|" in param.type else param.type
+        lines.append(f"      {param.name}: {{type: {kind}{written}}}")
     return lines
 
 
@@ -41,8 +39,10 @@ def pointwise_entry(name: str, ref_api: str, reference: Reference) -> str:
     indices = ", ".join(f"{axis}: Shape" for axis in axes)
     total = "prod(S)" if axes == ["S"] else f"prod(broadcast({', '.join(axes)}))"
     rows = [
-        f"  - {{{', '.join(f'{axis}: [{size}]' for axis in axes)}, dtype_cases: {_FLOATS}, label: {label}}}"
-        for size, label in _SIZES
+        f"  - {{{', '.join(f'{axis}: [{nbytes // width}]' for axis in axes)}, dtype_cases: {dtypes}, "
+        f"label: sweep-{label}-{8 * width}bit}}"
+        for nbytes, label in _SIZES
+        for width, dtypes in _WIDTHS
     ]
     lines = [
         "",
@@ -93,7 +93,6 @@ def entry(name: str, ref_api: str, reference: Reference, family: str) -> str:
 
 def pieces(reference: Reference) -> dict[str, str]:
     """The parts of the texts below that depend on tensors and parameters."""
-    names = [name for name, _ in reference.params]
     return {
         "fields": "\n".join(f"    {item}: TensorSpec" for item in reference.tensors),
         "tensor_names": "".join(f'"{item}", ' for item in reference.tensors) + '"output"',
@@ -104,8 +103,11 @@ def pieces(reference: Reference) -> dict[str, str]:
         "count": str(len(reference.tensors) + 1),
         "call": ", ".join(reference.tensors),
         "first": reference.tensors[0],
-        "init": "".join(f", {name}: {_type(default)} = {default!r}" for name, default in reference.params),
-        "assign": "".join(f"        self.{name} = {name}\n" for name in names),
+        "init": "".join(
+            f", {param.name}: {param.type}{'' if param.required else f' = {param.default!r}'}"
+            for param in sorted(reference.params, key=lambda param: not param.required)
+        ),
+        "assign": "".join(f"        self.{param.name} = {param.name}\n" for param in reference.params),
     }
 
 
@@ -113,6 +115,7 @@ CALL = '''"""Calls of {name}."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from tileops.kernels.base import CallSpec, KernelInterface, TensorSpec
@@ -137,6 +140,7 @@ HOST = '''"""{name} on the CPU: what is compiled, and how it is launched."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tileops.jit import parallel
@@ -178,6 +182,7 @@ DEVICE = '''"""Device body of {name} on the CPU."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from tileops.jit import lang
@@ -192,6 +197,7 @@ OP = '''"""{name}."""
 
 from __future__ import annotations
 
+import json
 from typing import ClassVar
 
 from tileops.kernels.{family}.{stem}_call import {short}Call, {title}Interface
@@ -221,6 +227,7 @@ TEST = '''"""{name} against its reference."""
 
 from __future__ import annotations
 
+import json
 import torch
 
 from tileops.{family} import {name}
