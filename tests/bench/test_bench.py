@@ -14,10 +14,10 @@ import torch
 from tests import processes
 from tests.store.helpers import environment
 from tileops import bench
+from tileops.bench import baselines, ceiling, report, timing
 from tileops.bench import case as bench_case
-from tileops.bench import ceiling, report, timing
 from tileops.bench.runner import Implementation
-from tileops.elementwise import AddFwdOp, HardswishFwdOp
+from tileops.elementwise import AddFwdOp, DropoutFwdOp, HardswishFwdOp
 from tileops.norm import RMSNormFwdOp
 from tileops.workloads import numerics, workload
 
@@ -278,3 +278,13 @@ def test_baselines_may_agree_on_what_is_no_number() -> None:
         wrong = expected.clone()
         wrong[place] = value
         assert not numerics.normalized_error(wrong, expected) < 1.0
+    beyond = torch.tensor([1e5, 2.0], dtype=torch.float64)
+    assert numerics.normalized_error(beyond.half(), beyond) == 0.0
+    assert not numerics.normalized_error(torch.tensor([65504.0, 2.0]).half(), beyond) < 1.0
+
+
+def test_baselines_that_draw_other_random_numbers_are_timed() -> None:
+    runner = bench.Runner(DropoutFwdOp, bench.selected(["DropoutFwdOp"], max_output=4096)[0], budget_s=0.01)
+    found, groups, missing = baselines.select(runner, ["torch"])
+    assert set(runner.compare(found, groups=groups).baselines) == {"torch"}
+    assert not missing

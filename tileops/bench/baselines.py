@@ -39,13 +39,17 @@ def select(
         if name == TORCH:
             groups[TORCH] = list(item.torch)
             for label, formulation in item.torch.items():
-                found[label] = Implementation(partial(formulation, **runner.case.params))
+                found[label] = Implementation(
+                    partial(formulation, **runner.case.params), noncomparable_reason=item.unlike
+                )
         elif name == TORCH_COMPILE:
             first = next(iter(item.torch.values()), None)
             if first is None:
                 missing[name] = "no torch formulation is registered"
             else:
-                found[name] = Implementation(compiled(partial(first, **runner.case.params)))
+                found[name] = Implementation(
+                    compiled(partial(first, **runner.case.params)), noncomparable_reason=item.unlike
+                )
         elif name in item.baselines:
             try:
                 found[name] = _prepared(runner, item.baselines[name])

@@ -39,6 +39,7 @@ class Workload:
             ``NotImplementedError`` with a reason where it does not apply to the call.
         cold: names of inputs that a real caller streams from memory (weights, KV caches): benchmarks cycle
             through copies of them that exceed the cache.
+        unlike: why results of `torch` are not compared with the reference; None compares them.
         gen_inputs: replaces inputs drawn at random, by name, where plain random values are not a valid call:
             ``gen_inputs(tensors, params) -> dict of replacements``.
     """
@@ -48,6 +49,7 @@ class Workload:
     torch: Mapping[str, Formulation] = field(default_factory=dict)
     baselines: Mapping[str, Callable[..., Callable[[], Any]]] = field(default_factory=dict)
     cold: tuple[str, ...] = ()
+    unlike: str | None = None
     gen_inputs: Callable[[dict[str, Tensor | None], dict[str, Any]], dict[str, Tensor]] | None = None
 
 
