@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,6 +235,12 @@ def test_entry_points_of_installed_packages_are_found(tmp_path: Path, monkeypatc
     ]
 
 
+def install(monkeypatch: pytest.MonkeyPatch, name: str, register: Callable[[], None]) -> None:
+    """Makes a backend whose entry point is `register` the one that is installed, and not loaded yet."""
+    monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(registry, "_entry_points", lambda: [SimpleNamespace(name=name, load=lambda: register)])
+
+
 def test_threads_wait_for_backends_that_another_one_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
 
@@ -242,15 +250,7 @@ def test_threads_wait_for_backends_that_another_one_imports(monkeypatch: pytest.
         backend.register_detector("slow", lambda device: False)
         assert "slow" in backend.registered_targets()  # from within, it does not wait for itself
 
-    class Point:
-        name = "slow-backend"
-
-        @staticmethod
-        def load() -> Any:
-            return slow
-
-    monkeypatch.setattr(registry, "_loaded", False)
-    monkeypatch.setattr(registry, "_entry_points", lambda: [Point])
+    install(monkeypatch, "slow-backend", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(backend.load_failures)
         assert begun.wait(60)
@@ -265,15 +265,7 @@ def test_a_backend_that_does_not_load_leaves_no_trace(monkeypatch: pytest.Monkey
         backend.register_detector("broken", lambda device: True)
         raise ImportError("no libacme.so")
 
-    class Point:
-        name = "acme-backend"
-
-        @staticmethod
-        def load() -> Any:
-            return broken
-
-    monkeypatch.setattr(registry, "_loaded", False)
-    monkeypatch.setattr(registry, "_entry_points", lambda: [Point])
+    install(monkeypatch, "acme-backend", broken)
     with pytest.warns(RuntimeWarning, match=r"'acme-backend' did not load .*no libacme\.so"):
         assert backend.load_failures() == {"acme-backend": "ImportError: no libacme.so"}
     assert "broken" not in backend.registered_targets()

@@ -33,23 +33,20 @@ def select(
     """
     item = workload(runner.case.op)
     found: dict[str, Implementation] = {}
+    formulated = partial(Implementation, noncomparable_reason=item.unlike)
     groups: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     for name in names:
         if name == TORCH:
             groups[TORCH] = list(item.torch)
             for label, formulation in item.torch.items():
-                found[label] = Implementation(
-                    partial(formulation, **runner.case.params), noncomparable_reason=item.unlike
-                )
+                found[label] = formulated(partial(formulation, **runner.case.params))
         elif name == TORCH_COMPILE:
             first = next(iter(item.torch.values()), None)
             if first is None:
                 missing[name] = "no torch formulation is registered"
             else:
-                found[name] = Implementation(
-                    compiled(partial(first, **runner.case.params)), noncomparable_reason=item.unlike
-                )
+                found[name] = formulated(compiled(partial(first, **runner.case.params)))
         elif name in item.baselines:
             try:
                 found[name] = _prepared(runner, item.baselines[name])

@@ -86,10 +86,7 @@ def compare(
         wrong = actual != expected.to(actual.dtype)
         return _worst(wrong, wrong.double(), actual, expected, "differ") if bool(wrong.any()) else None
 
-    got, want = _as_real(actual), _as_real(expected)
-    # What the dtype itself cannot represent is no error of the kernel.
-    overflow = want.isfinite() & ~_as_real(expected.to(actual.dtype)).isfinite()
-    want = torch.where(overflow, _as_real(expected.to(actual.dtype)), want)
+    got, want = _as_real(actual), _wanted(actual, expected)
     special = ~(got.isfinite() & want.isfinite())
     equal_special = (got == want) | (got.isnan() & want.isnan())
     error = torch.where(special, torch.where(equal_special, 0.0, torch.inf), (got - want).abs())
@@ -102,6 +99,12 @@ def compare(
 
 def _as_real(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x.to(torch.complex128)) if x.is_complex() else x.double()
+
+
+def _wanted(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """`expected` in float64; what the dtype of `actual` cannot represent is no error, and rounded to it."""
+    want, rounded = _as_real(expected), _as_real(expected.to(actual.dtype))
+    return torch.where(want.isfinite() & ~rounded.isfinite(), rounded, want)
 
 
 def _worst(
@@ -118,10 +121,7 @@ def normalized_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     Infinities and NaN that agree count as no error, others make the result one. What the dtype of `actual` cannot hold
     is infinite.
     """
-    got, want = _as_real(actual), _as_real(expected)
-    if actual.is_floating_point():
-        rounded = want.to(actual.dtype).double()
-        want = torch.where(rounded.isinf(), rounded, want)
+    got, want = _as_real(actual), _wanted(actual, expected)
     agree = (got == want) | (got.isnan() & want.isnan())
     norm = float(torch.where(want.isfinite(), want, 0.0).norm())
     error = float(torch.where(agree, 0.0, got - want).norm())

@@ -111,10 +111,10 @@ class Family:
         """``launch(*tensors)`` of a call."""
         make = self._launcher
         if make is None:
-            make = self._launcher = self._in_python()
+            make = self._launcher = self._written_out()
         return make(member)
 
-    def _in_python(self) -> Callable[[Member], Callable[..., None]]:
+    def _written_out(self) -> Callable[[Member], Callable[..., None]]:
         forms: list[tuple[_Item, ...]] = []
         constants: list[Any] = []
         for _, arguments in self.steps:

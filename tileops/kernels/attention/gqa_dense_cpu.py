@@ -12,9 +12,8 @@ from tileops.jit.cpu.direct import SCRATCH, Address, Family, Member, Step, addre
 from tileops.jit.cpu.scratch import give, take
 from tileops.jit.program import Program
 from tileops.kernels.attention.call_spec import GQADenseCall, GQADenseFwdInterface
-from tileops.kernels.base import Config, Kernel, TensorSpec
+from tileops.kernels.base import FLOAT_DTYPES, Config, Kernel, TensorSpec
 
-_DTYPES = ("float32", "bfloat16", "float16")
 _FACTORIES = "tileops.kernels.attention"
 _CACHE_LINE = 64
 #: Keys of a packed block, and the multiple to which head_dim is padded.
@@ -25,10 +24,10 @@ _MARK_BYTES = 4
 
 def _unsupported(call: GQADenseCall) -> str | None:
     """Why no CPU kernel serves the call, or None."""
-    if call.q.dtype not in _DTYPES:
-        return f"q is {call.q.dtype}; the CPU kernels take {', '.join(_DTYPES)}"
-    if call.o.dtype not in _DTYPES:
-        return f"o is {call.o.dtype}; the CPU kernels write {', '.join(_DTYPES)}"
+    if call.q.dtype not in FLOAT_DTYPES:
+        return f"q is {call.q.dtype}; the CPU kernels take {', '.join(FLOAT_DTYPES)}"
+    if call.o.dtype not in FLOAT_DTYPES:
+        return f"o is {call.o.dtype}; the CPU kernels write {', '.join(FLOAT_DTYPES)}"
     if call.pos_encoding_mode != "none":
         return "fused rope is not served on the CPU: rotate q and k with RoPENeoxPositionIdsFwdOp first"
     if call.q_scale is not None:

@@ -31,12 +31,11 @@ from tileops.autotune.space import TileSpace, power_of_two
 from tileops.jit import cpu_target, parallel
 from tileops.jit.cpu.direct import SCRATCH, Address, Family, Member, Step
 from tileops.jit.program import Program
-from tileops.kernels.base import Config, Kernel
+from tileops.kernels.base import FLOAT_DTYPES, Config, Kernel
 from tileops.kernels.gemm import paths
 from tileops.kernels.gemm.call_spec import GemmCall, GemmFwdInterface
 from tileops.kernels.gemm.paths import (
     COLUMNS,
-    DTYPES,
     ELEMENT_BYTES,
     NARROWED,
     ON_AMX,
@@ -198,8 +197,8 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     @classmethod
     def refusal(cls, call: GemmCall) -> str | None:
-        if call.a.dtype not in DTYPES:
-            return f"a is {call.a.dtype}; the CPU kernel takes {', '.join(DTYPES)}"
+        if call.a.dtype not in FLOAT_DTYPES:
+            return f"a is {call.a.dtype}; the CPU kernel takes {', '.join(FLOAT_DTYPES)}"
         known = packed_layouts(call.a.dtype)
         if call.packed is not None and call.packed not in known:
             return f"b is packed as {call.packed!r}; the CPU kernel reads {' or '.join(map(repr, known))}"
@@ -207,7 +206,7 @@ class GemmCpuKernel(Kernel, GemmFwdInterface):
 
     @classmethod
     def compile_class(cls, call: GemmCall) -> Hashable:
-        if call.a.dtype not in DTYPES:
+        if call.a.dtype not in FLOAT_DTYPES:
             return None
         return paths.compile_class(cpu_target(), *call.mnk, path(call))
 

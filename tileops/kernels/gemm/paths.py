@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple
 from tileops.jit import CpuTarget, cpu_target
 from tileops.kernels.gemm.call_spec import GemmCall
 
-DTYPES = ("float32", "bfloat16", "float16")
-
 COLUMNS, STEP = 16, 32  # columns of a panel, elements of k to which panels are padded
 
 #: The most rows of A for which AMX reads rows of an unpacked B where they lie, and elements of B from which it does so

@@ -11,12 +11,12 @@ import torch
 from tileops import jit
 from tileops.errors import CheckError
 from tileops.jit import Program, parallel
-from tileops.kernels.base import DTYPES
+from tileops.kernels.base import DTYPES, FLOAT_DTYPES
 from tileops.kernels.gemm import gemm_cpu, paths
 from tileops.ops.dtypes import name_of
 from tileops.ops.gemm import arena
 
-_SHORT = {name: DTYPES[name][1] for name in paths.DTYPES}
+_SHORT = {name: DTYPES[name][1] for name in FLOAT_DTYPES}
 #: Bytes of a weight that one thread packs in a nanosecond; decides when two threads pay.
 _BYTES_PER_NS = 5.0
 
